@@ -18,6 +18,7 @@ from pyrocketstore.cli.inspect import (
     has_wrong_files,
     plan_texts,
     queue_rows,
+    queue_spans,
     store_facts,
 )
 from pyrocketstore.cli.output import WRONG_CRC, Output, time_text
@@ -90,6 +91,9 @@ def dump(target: Target, queries_path: str | None) -> None:
 def info(target: Target, files: bool) -> None:
     """Show queues, offsets, sizes, and how the store was stopped.
 
+    A message is counted once for each queue that it can be read from, and keys of the log that no
+    index file covers as "not indexed keys", as by `verify --details`.
+
     The exit code is 1 if it reports damage: files that are missing or have a wrong length, or a log
     that has lost its end, that is, queues refer to messages behind it.
     """
@@ -97,8 +101,9 @@ def info(target: Target, files: bool) -> None:
     with target.open() as store:
         config = store.message_store.config
         log_paths = config.all_commit_log_paths
-        output.facts("store", store_facts(target.path, log_paths, store))
-        output.table("queue", QUEUE_COLUMNS, queue_rows(store))
+        spans = queue_spans(store)
+        output.facts("store", store_facts(target.path, log_paths, store, spans))
+        output.table("queue", QUEUE_COLUMNS, queue_rows(store, spans))
         gaps = missing_files(store.message_store)
         derived = derived_damage(store)
         for text in (*gaps, *derived):
@@ -331,7 +336,8 @@ def _with_dashes(facts: dict[str, Any]) -> dict[str, Any]:
 def verify(target: Target, details: bool) -> None:
     """Check log, queues and index against each other.
 
-    Three lines have the verdict, what is lost or wrong, and what to do.
+    Three lines have the verdict, what is lost or wrong, and what to do. Messages are those that
+    `info` counts; records are all that the log has, also those of transactions without a message.
 
     The verdict is on the store as the recovery of the next opening leaves it. The exit code is 1 if
     anything is then missing or damaged.

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from pyrocketstore.files.store_checkpoint import CHECKPOINT_SIZE, checkpoint_damage
 from pyrocketstore.message_store.lost_ends import lost_end
 from pyrocketstore.recovery.other_formats import why_checkpoint_is_damaged
 from pyrocketstore.store.key_gaps import find_key_gaps
 from pyrocketstore.system.env import Env
-from pyrocketstore.verify.index_check import HEADER_DAMAGE, damaged_headers
+from pyrocketstore.verify.index_check import HEADER_DAMAGE, are_covered, damaged_headers
 
 QUEUE_COLUMNS = (
     "topic",
@@ -40,27 +42,52 @@ def checkpoint_facts(root: str) -> dict[str, int | None]:
     return dict(zip(_CHECKPOINT_NAMES, _CHECKPOINT.unpack_from(data), strict=True))
 
 
-def store_facts(root: str, commit_log_paths: Sequence[str], store: Any) -> dict[str, Any]:
-    """The store as a whole."""
+class QueueSpan(NamedTuple):
+    """A queue and its messages: those from `first` to before `end`."""
+
+    topic: str
+    queue_id: int
+    first: int
+    end: int
+
+    @property
+    def messages(self) -> int:
+        """Number of messages, as `messages` of VerifyReport counts them."""
+        return max(0, self.end - self.first)
+
+
+def queue_spans(store: Any) -> list[QueueSpan]:
+    """The queues of a store, by topic and queue id."""
+    return [
+        QueueSpan(topic, at, store.min_offset(topic, at), store.max_offset(topic, at))
+        for topic in store.topics()
+        for at in store.queues(topic)
+    ]
+
+
+def store_facts(
+    root: str, commit_log_paths: Sequence[str], store: Any, spans: Sequence[QueueSpan]
+) -> dict[str, Any]:
+    """The store as a whole; `spans` are those of all its queues."""
     env = Env()
     files = list(file_rows(root, commit_log_paths))
     log = [row for row in files if row[0].rpartition("/")[0] in commit_log_paths]
-    topics = list(store.topics())
     stats = store.stats()
     return {
         "path": root,
         "stopped_cleanly": not env.exists(f"{root}/abort"),
         "min_phy_offset": store.message_store.get_min_phy_offset(),
         "max_phy_offset": store.message_store.get_max_phy_offset(),
-        "topic_count": len(topics),
-        "queue_count": sum(len(store.queues(topic)) for topic in topics),
+        "topic_count": len(store.topics()),
+        "queue_count": len(spans),
+        "message_count": sum(span.messages for span in spans),
         "commit_log_file_count": len(log),
         "file_count": len(files),
         "bytes_of_all_files": sum(row[1] for row in files),
         "earliest_message_timestamp": stats.earliest_message_timestamp,
         "commit_log_disk_ratio": stats.commit_log_disk_ratio,
         "consume_queue_disk_ratio": stats.consume_queue_disk_ratio,
-        "index": index_state(store),
+        **index_facts(store),
         **checkpoint_facts(root),
     }
 
@@ -80,24 +107,41 @@ def plan_texts(plan: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def index_state(store: Any) -> str:
-    """Whether every key of the log is in the index; the log is searched where the index is not."""
+def index_facts(store: Any) -> dict[str, Any]:
+    """Whether the index is complete, and the counts `not_indexed` and `not_indexed_keys` of
+    VerifyReport, None where they are unknown.
+
+    The log is searched where no index file covers it; the entries of the files are not compared.
+    """
     engine = store.message_store
+    unknown = {"not_indexed": None, "not_indexed_keys": None}
     if not engine.config.message_index_enable:
-        return "not enabled"
+        return {"index": "not enabled", **unknown}
     if engine.index_service.geometry_error is not None:
-        return f"not readable: {engine.index_service.geometry_error}"
+        return {"index": f"not readable: {engine.index_service.geometry_error}", **unknown}
     damaged = damaged_headers(engine)
     if damaged:
-        return f"not complete: {len(damaged)} file(s) have a damaged header"
+        text = f"not complete: {len(damaged)} file(s) have a damaged header"
+        return {"index": text, **unknown}
     gaps = find_key_gaps(engine)
     if gaps is not None:
         gaps.search()
     if gaps is None or gaps.is_empty:
-        return "complete"
-    ranges = ", ".join(f"{begin} to {end}" for begin, end in gaps.unsearched)
-    missing = f"{len(gaps.hashes)} key(s) of the log are missing"
-    return f"not complete: {missing}" + (f"; not searched: {ranges}" if ranges else "")
+        return {"index": "complete", "not_indexed": 0, "not_indexed_keys": 0}
+    files = [file for file in engine.index_service.files if file.index_count > 1]
+    covered = are_covered([(f.begin_phy_offset, f.end_phy_offset) for f in files], gaps.phy_offsets)
+    rows = gaps.phy_offsets[~covered]
+    keys, messages, others = len(rows), len(np.unique(rows)), int(np.count_nonzero(covered))
+    texts = [f"no index file covers {keys} key(s) of {messages} message(s)"] if keys else []
+    texts += [f"the index files lack {others} key(s)"] if others else []
+    if gaps.unsearched:
+        ranges = ", ".join(f"{begin} to {end}" for begin, end in gaps.unsearched)
+        return {
+            "index": f"not complete: {'; '.join([*texts, f'not searched: {ranges}'])}",
+            **unknown,
+        }
+    text = f"not complete: {'; '.join(texts)}"
+    return {"index": text, "not_indexed": messages, "not_indexed_keys": keys}
 
 
 def has_lost_end(store: Any, topic: str | None = None, queue_id: int | None = None) -> bool:
@@ -132,15 +176,12 @@ def derived_damage(store: Any) -> list[str]:
     return found + [f"{path}: {HEADER_DAMAGE}" for path in damaged_headers(engine)]
 
 
-def queue_rows(store: Any) -> Iterator[tuple[Any, ...]]:
-    """One row a queue, by topic and queue id."""
-    for topic in store.topics():
-        for queue_id in store.queues(topic):
-            first = store.min_offset(topic, queue_id)
-            end = store.max_offset(topic, queue_id)
-            ends = (first, end - 1) if end > first else ()
-            times = [_store_time(store, topic, queue_id, at) for at in ends]
-            yield (topic, queue_id, first, end, end - first, *(times or (0, 0)))
+def queue_rows(store: Any, spans: Iterable[QueueSpan]) -> Iterator[tuple[Any, ...]]:
+    """One row for each of `spans`."""
+    for span in spans:
+        ends = (span.first, span.end - 1) if span.messages else ()
+        times = [_store_time(store, span.topic, span.queue_id, at) for at in ends]
+        yield (*span, span.messages, *(times or (0, 0)))
 
 
 def _store_time(store: Any, topic: str, queue_id: int, queue_offset: int) -> int:

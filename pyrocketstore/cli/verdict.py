@@ -26,7 +26,8 @@ def verdict_lines(store: Any, report: VerifyReport) -> dict[str, str]:
 
 
 def _verdict(report: VerifyReport) -> str:
-    what = f"{report.records} messages, {report.units} units, {report.keys} keys checked"
+    log = f"{report.records} records and {report.keys} keys checked"
+    what = f"{report.messages} messages in queues; of the log, {log}"
     if report.ok:
         return f"the store is ok: {what}"
     if report.consistent:
@@ -47,8 +48,9 @@ def _wrong(store: Any, report: VerifyReport) -> Iterator[str]:
             topics[problem.path.removeprefix(root).split("/")[0]] += problem.count
     if topics:
         yield f"units of {_few([f'{topic} ({count})' for topic, count in topics.most_common()])}"
-    if report.missing_keys or report.not_indexed:
-        yield f"{report.missing_keys + report.not_indexed} keys or messages are not in the index"
+    lacking = report.missing_keys + report.not_indexed_keys
+    if lacking:
+        yield f"{lacking} key(s) are not in the index"
     for kind in ("index", "checkpoint", "config"):
         count = sum(problem.kind == kind for problem in report.problems)
         if count:

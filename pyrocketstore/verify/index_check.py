@@ -70,6 +70,17 @@ def is_in(values: Int64s, ordered: Int64s) -> NDArray[np.bool_]:
     return np.asarray(ordered[at] == values, np.bool_)
 
 
+def are_covered(ranges: Sequence[tuple[int, int]], offsets: Int64s) -> NDArray[np.bool_]:
+    """Return bool[n]: True for each record whose keys must be in the index: an index file covers
+    it, or it is after the last one. `ranges`: first and last physical offset of each file."""
+    covered = np.zeros(len(offsets), np.bool_)
+    for first, last in ranges:
+        covered |= (offsets >= first) & (offsets <= last)
+    if ranges:
+        covered |= offsets > ranges[-1][1]
+    return covered
+
+
 def _read_header(env: Env, path: str) -> bytes:
     fd = env.open(path, 0)
     try:
@@ -318,12 +329,9 @@ class IndexCheck:
         """Report keys without an entry: lost if an index file covers them, else not indexed."""
         rows, counts = np.unique(keys.key_row[missing], return_counts=True)
         offsets = keys.phy_offset[rows]
-        covered = np.zeros(len(rows), np.bool_)
-        for first, last in self.ranges:
-            covered |= (offsets >= first) & (offsets <= last)
-        if self.ranges:
-            covered |= offsets > self.ranges[-1][1]
+        covered = are_covered(self.ranges, offsets)
         self.report.not_indexed += int(np.count_nonzero(~covered))
+        self.report.not_indexed_keys += int(counts[~covered].sum())
         for at in np.flatnonzero(covered).tolist():
             phy_offset, count = int(offsets[at]), int(counts[at])
             self.report.missing_keys += count

@@ -88,10 +88,14 @@ class VerifyReport(Verdict):
       are no property, which readers skip as 4.9.3 does. `unqueued` records are
       prepared or rolled back, `unnameable` records have a topic that is not a valid directory name,
       and `repeated` records have the queue offset of a later record.
+    - `messages` are what queues have to read: from the minimum offset of each to its maximum, as
+      `info` counts them. Records without a unit are not among them, as those of a transaction that
+      is rolled back; a message of several light queues is counted in each.
+    - `keys` are index entries that the records require, two for a key that a message names twice.
     - Of the `units`, `expired` ones refer to deleted records and `pre_blank` ones to no record.
-    - `missing_units` and `missing_keys` have a record in the log. `not_indexed` records have keys
-      in a part of the log that no index file covers: 4.9.3 left them out after a crash, or a file
-      was deleted.
+    - `missing_units` and `missing_keys` have a record in the log. `not_indexed` records have
+      `not_indexed_keys` keys in a part of the log that no index file covers: 4.9.3 left them out
+      after a crash, or a file was deleted.
     - `rebuilt_units` and `rebuilt_index_entries` are in memory and not on disk (read-only stores).
     - `problem_count` counts all problems; `problems` has the first PROBLEMS_MAX of them.
     """
@@ -110,6 +114,7 @@ class VerifyReport(Verdict):
     unnameable: int = 0
     repeated: int = 0
     queues: int = 0
+    messages: int = 0
     units: int = 0
     expired: int = 0
     pre_blank: int = 0
@@ -123,6 +128,7 @@ class VerifyReport(Verdict):
     index_expired: int = 0
     entries_in_damage: int = 0
     not_indexed: int = 0
+    not_indexed_keys: int = 0
     missing_keys: int = 0
     rebuilt_index_entries: int = 0
     #: the reason why the index was not checked; "": it was
@@ -242,8 +248,8 @@ class VerifyReport(Verdict):
             )
         elif self.not_indexed:
             yield (
-                f"no index file covers {self.not_indexed} messages with keys: a query searches the"
-                f" log for them; {self._once}, which puts their keys into the index"
+                f"no index file covers {self.not_indexed_keys} keys of {self.not_indexed} messages:"
+                f" a query searches the log for them; {self._once}, which puts them into the index"
             )
         if self.missing_keys or any(problem.kind == "index" for problem in self.problems):
             what = f"lacks {self.missing_keys} keys" if self.missing_keys else "is damaged"

@@ -594,6 +594,8 @@ class _Verifier:
         self._finish_misplaced(state)
         self._finish_missing(state)
         self.report.units += max(0, end - first)
+        lowest = max(0, self.log.get_min_offset())
+        self.report.messages += max(0, end - state.queue.first_readable_offset(lowest))
         for start, stop in list(state.covered.gaps(first, end)):
             for at in range(start, stop, UNIT_COUNT):
                 self._unanswered(state, at, min(UNIT_COUNT, stop - at))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import pyrocketstore
-from pyrocketstore.cli.inspect import queue_rows
+from pyrocketstore.cli.inspect import queue_rows, queue_spans
 from pyrocketstore.consume_queue.table import ConsumeQueueTable
 from support.sizes import SIZES
 
@@ -106,7 +106,7 @@ def test_calls_for_one_topic_leave_the_other_topics_alone(
     monkeypatch.setattr(ConsumeQueueTable, "all", refuse)
     assert store.queues("b") == [0, 2, 10]
     assert len(list(store.read("b", None))) == 3
-    rows = [row[:5] for row in queue_rows(store)]
+    rows = [row[:5] for row in queue_rows(store, queue_spans(store))]
     assert rows == [("a", 0, 0, 1, 1), *(("b", i, 0, 1, 1) for i in (0, 2, 10)), ("c", 7, 0, 1, 1)]
     with pytest.raises(pyrocketstore.UnknownTopicError):
         store.read("d")
