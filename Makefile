@@ -281,5 +281,5 @@ dist: build ## sdist and wheel in dist/
 
 clean: ## remove what was built, and .venv
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(VENV)
-	rm -f pyrocketstore/*.so pyrocketstore/*/*.so
+	rm -f pyrocketstore/*/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -77,12 +77,7 @@ MODULES: dict[str, list[str]] = {
     "dispatch._dispatcher": ["csrc/env_posix.c", "csrc/hash.c"],
 }
 
-#: Code of Cython's own, such as its memoryviews and functions, that all modules would carry
-#: otherwise: it was a third of what the compiler read.
-SHARED = "_cython_shared"
-
-#: -O3: with -O2 the CRC of tables takes 1.4 times as long, and a read up to 1.3 times.
-#: Tests of damaged bytes spend their time in Python, so -O0 is the cheapest debug build.
+#: Tests of damaged bytes spend their time in Python: -O0 is the cheapest debug build.
 FLAGS = {
     "release": ["-O3", "-DNDEBUG", "-g1"],
     "debug": ["-O0", "-g1", "-UNDEBUG", "-DCYTHON_WITHOUT_ASSERTIONS=0"],
@@ -171,8 +166,6 @@ class Build(build_ext):
             for extension in self.extensions:
                 extension.extra_compile_args += compile_args
                 extension.extra_link_args += link_args
-        # The longest first, so that all cores end together.
-        self.extensions.sort(key=lambda extension: -os.path.getsize(extension.sources[0]))
         super().build_extensions()
 
     def build_extension(self, ext: Extension) -> None:
@@ -202,25 +195,25 @@ DIRECTIVES = {
 wanted = os.environ.get("ROCKETSTORE_MODULES", "")
 names = wanted.split(",") if wanted else [*MODULES, *PYTHON]
 
-
-def source_of(name: str) -> str:
-    """The file that a module is made from; Cython writes that of SHARED."""
-    suffix = "c" if name == SHARED else "py" if name in PYTHON else "pyx"
-    return f"pyrocketstore/{name.replace('.', '/')}.{suffix}"
-
-
 extensions = [
     Extension(
         f"pyrocketstore.{name}",
-        [source_of(name), *MODULES.get(name, [])],
+        [
+            f"pyrocketstore/{name.replace('.', '/')}.{'py' if name in PYTHON else 'pyx'}",
+            *MODULES.get(name, []),
+        ],
         include_dirs=["csrc", numpy.get_include()],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
         extra_compile_args=[*FLAGS, "-std=gnu11", "-Wall", "-Wno-unused-function", "-pthread"],
         extra_link_args=[*LINK, "-pthread"],
         depends=["setup.py", *(f"csrc/{h}" for h in os.listdir("csrc") if h.endswith(".h"))],
     )
-    for name in [*names, SHARED]
+    for name in names
 ]
+
+
+# The longest first, so that all cores end together.
+extensions.sort(key=lambda extension: -os.path.getsize(extension.sources[0]))
 
 
 #: Cython 3.3 parses the format of a buffer's items with a null pointer once they have a second
@@ -252,7 +245,6 @@ def cythonized(python: bool) -> list[Extension]:
         compiler_directives=PYTHON_DIRECTIVES if python else DIRECTIVES,
         build_dir=f"build/cython-{BUILD}",
         nthreads=CORES,
-        shared_utility_qualified_name=f"pyrocketstore.{SHARED}",
     )
     for extension in found:
         check_formats(Path(extension.sources[0]))

@@ -18,7 +18,8 @@
 The public names:
 
     open, Store                          a store directory: put, read, query, verify
-    PutMessageResult, MessageExt         the result of a put; a stored message
+    PutMessageResult                     the result of a put
+    MessageExt                           a stored message
     MessageReader, SkippedMessages,
     SkippedRange                         the iterator of `Store.read`, and its skipped messages
     FollowedMessages                     the iterator of `Store.follow`

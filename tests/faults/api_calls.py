@@ -57,8 +57,8 @@ FAILED, BLOCKED = 3, 4
 
 
 def module_names() -> list[str]:
-    """Return the names of the compiled modules; `_cython_shared` holds code of Cython alone."""
-    paths = (path.relative_to(PACKAGE) for path in PACKAGE.glob("*/_*.so"))
+    """Return the names of the compiled modules."""
+    paths = (path.relative_to(PACKAGE) for path in PACKAGE.rglob("_*.so"))
     return sorted(f"{path.parent.name}.{path.name.split('.')[0]}" for path in paths)
 
 
