@@ -60,7 +60,8 @@ build/editable.stamp: pyproject.toml $(VENV)/.compile | build/release.stamp
 	@touch $@
 
 # Packages are downloaded while the modules are compiled.
-WITH_GROUP = +@$(MAKE) --no-print-directory --jobs=2 build/editable.stamp $(VENV)/
+WITH_GROUP = +@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,--jobs=2) \
+	--silent build/editable.stamp $(VENV)/
 
 build: ## make .venv and compile in place
 	$(WITH_GROUP).dev
