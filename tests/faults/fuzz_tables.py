@@ -448,7 +448,7 @@ class SmallKernel(Kernel):
         with open(self.checkpoint, "wb") as out:
             out.write(data)
         point = StoreCheckpoint(self.env, self.checkpoint, read_only=True)
-        physic, logics, index = oracle.decode_checkpoint(data)
+        physic, logics, index = plain_checkpoint(data)
         same((point.physic_msg_timestamp, point.logics_msg_timestamp, point.index_msg_timestamp),
              (physic, logics, index), "checkpoint")  # fmt: skip
         same(point.get_min_timestamp(), max(0, min(physic, logics) - 3000), "min timestamp")
@@ -480,13 +480,29 @@ class SmallKernel(Kernel):
         same(again.topics(), wanted | {"fresh": 3}, "topics read again")
 
 
+def plain_checkpoint(data: bytes) -> tuple[int, int, int]:
+    """Return the times of a checkpoint; zeros for one that no store has written."""
+    times = oracle.decode_checkpoint(data)
+    offsets = struct.unpack(">qq", data[24:40].ljust(16, b"\0"))
+    if min(times) < 0 or max(times) >= 10**13 or min(offsets) < -1 or any(data[64:4096]):
+        return 0, 0, 0
+    return times
+
+
 def plain_topics(data: bytes) -> dict[str, int]:
-    """Return topics and queues of a JSON text; None for unquoted numbers as keys."""
+    """Return topics and queues of a JSON text, of the entries whose numbers are plain ints; {} for
+    a text with unquoted numbers as keys."""
     try:
         table = json.loads(data)["topicConfigTable"]
-        return {name: entry.get("readQueueNums", 0) for name, entry in table.items()}
-    except (ValueError, KeyError, TypeError, RecursionError):
+        items = [(name, entry) for name, entry in table.items() if name and type(entry) is dict]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
+    counts = ("readQueueNums", "writeQueueNums")
+    return {
+        name: entry.get("readQueueNums", 0)
+        for name, entry in items
+        if all(type(n := entry.get(each, 0)) is int and abs(n) < 1 << 31 for each in counts)
+    }
 
 
 def lowest_key(topic: str) -> str:

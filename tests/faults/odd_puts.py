@@ -194,10 +194,11 @@ class OddPuts:
 
     def marks(self) -> tuple[Any, ...]:
         """Return the state that a refused put must not change."""
-        topics = self.path / "config" / "topics.json"
-        text = topics.read_bytes() if topics.exists() else b""
         low = self.store.message_store
-        return low.get_max_phy_offset(), text, dict(low.commit_log.core.table())
+        assert low.topics is not None
+        # Not the file: the flush service writes it at any time.
+        topics = low.topics.topics()
+        return low.get_max_phy_offset(), topics, dict(low.commit_log.core.table())
 
     def check(self, way: str, result: Any, drawn: dict[str, Odd]) -> None:
         """Check the message by its offset, in its queue, by its tag and by its keys."""
