@@ -310,7 +310,7 @@ JUNK = {
     "noise": random.Random(3).randbytes(CHECKPOINT_SIZE),
     "ones": b"\xff" * CHECKPOINT_SIZE,
     "a negative time": struct.pack(">qqq", 1_700_000_000_000, -5, 0),
-    "a time after 2100": struct.pack(">qqq", 1_700_000_000_000, 0, 4_102_444_800_000),
+    "a time after 2286": struct.pack(">qqq", 1_700_000_000_000, 0, 10**13),
     "a text": b"a text in place of the file\n",
     "plausible times before noise": struct.pack(">qqq", *[1_700_000_000_000] * 3) + b"noise" * 50,
     "an offset": struct.pack(">qqqqq", *[1_700_000_000_000] * 3, -2, 0),
