@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pyrocketstore
-from pyrocketstore.cli.inspect import queue_rows
+from pyrocketstore.cli.inspect import queue_rows, queue_spans
 from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 from workload import TOPIC, Clock, Result, Workload
@@ -53,7 +53,7 @@ class QueueRows(Workload):
     def unit(self) -> Result:
         clock = Clock()
         if "rows" in self.options:
-            found = sum(1 for _ in queue_rows(self._store))
+            found = sum(1 for _ in queue_rows(self._store, queue_spans(self._store)))
         else:
             found = sum(len(self._store.queues(topic)) for topic in self._store.topics())
         seconds, cpu = clock.stop()

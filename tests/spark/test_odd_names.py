@@ -141,7 +141,7 @@ def test_names_that_nothing_encodes(world: World) -> None:
     for options in (
         {"assign": json.dumps({bad: [0]})},
         {"startingOffsets": json.dumps({bad: {"0": 1}})},
-        {"endingOffsetsByTimestamp": json.dumps({"t": {bad: {"0": 1}}})},
+        {"endingOffsetsByTimestamp": json.dumps({"t": {bad: {"0": 10**12}}})},
     ):
         with pytest.raises(PySparkException, match=r"udcff"):
             load(world, **options).count()
