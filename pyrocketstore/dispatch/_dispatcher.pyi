@@ -3,6 +3,7 @@ from typing import Any, Final, Self, final
 
 from pyrocketstore.system._env import EnvTable, Event
 from pyrocketstore.index._file import IndexFile
+from pyrocketstore.commit_log._append import CommitLogCore
 from pyrocketstore.commit_log._chunk_scan import LogChunk
 from pyrocketstore.commit_log._topic_min_offsets import TopicMinOffsets
 from pyrocketstore.files._mapped_file import MappedFile
@@ -40,7 +41,7 @@ class Dispatcher:
     def resume_index(self) -> None: ...
     def forget(self, topic: str, queue_id: int) -> None: ...
     def dispatch_mapped(
-        self, mapped_file: MappedFile, position: int, stop: int
+        self, log: CommitLogCore, mapped_file: MappedFile, position: int, stop: int
     ) -> tuple[int, int]: ...
     def dispatch_file(
         self,

@@ -24,6 +24,7 @@ from pyrocketstore.index._put cimport (
     next_index_key,
     put_hashes,
 )
+from pyrocketstore.commit_log._append cimport CommitLogCore
 from pyrocketstore.commit_log._chunk_scan cimport (
     KIND_MULTI,
     KIND_REMOVED,
@@ -110,6 +111,13 @@ cdef inline void prefetch_ahead(const uint8_t *base, int64_t position, int64_t s
         rs_prefetch_read(base + at - CACHE_LINE)
         rs_prefetch_read(base + at)
         rs_prefetch_read(base + at + CACHE_LINE)
+
+
+cdef inline int64_t readable_end(CommitLogCore log, const rs_mapped_file *file) noexcept nogil:
+    # The end of what readers of the log may see of a file, bytes into it. A commit moves the file's
+    # position before the log's end.
+    cdef int64_t end = rs_load_acquire(&log.end_offset) - file.file_from_offset
+    return min(rs_load_acquire(&file.wrote), end)
 
 
 cdef struct record_bytes:
@@ -410,8 +418,12 @@ cdef class Dispatcher:
 
     # ---- feeder: the bytes of the log ---------------------------------------------------------
 
-    def dispatch_mapped(self, MappedFile mapped_file, int64_t position, int64_t stop):
-        """Dispatch the records of a mapped file that begin in [position, stop) of its written part.
+    def dispatch_mapped(self, CommitLogCore log not None, MappedFile mapped_file not None,
+                        int64_t position, int64_t stop):
+        """Dispatch the records of a mapped file of `log` that begin in [position, stop).
+
+        No record from the end of the log on is dispatched: its bytes may be in the file already,
+        but who looks for the message of its unit would not find it yet.
 
         The caller holds the file. Returns (status, position reached).
         """
@@ -429,7 +441,7 @@ cdef class Dispatcher:
                     raise StoreStateError(f"{mapped_file.path} is not mapped")
                 self.observed = self.on_dispatched is not None
                 with nogil:
-                    wrote = rs_load_acquire(&file.wrote)
+                    wrote = readable_end(log, file)
                     while position < wrote and position < stop:
                         status = check_record(file.base + position, wrote - position,
                                               file.file_from_offset + position, False,
@@ -441,7 +453,7 @@ cdef class Dispatcher:
                         position += self.record.total_size
                         if position >= wrote:
                             self.settle()
-                            wrote = rs_load_acquire(&file.wrote)
+                            wrote = readable_end(log, file)
                     self.settle()
             finally:
                 mapped_file.drop_hold()

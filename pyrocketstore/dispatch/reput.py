@@ -161,7 +161,9 @@ class ReputMessageService(ServiceThread):
             start = file.file_from_offset
             bounded = self.confirm_offset is not None and not self.stopped
             stop = end - start if bounded else file.file_size
-            status, reached = self.dispatcher.dispatch_mapped(file, position - start, stop)
+            status, reached = self.dispatcher.dispatch_mapped(
+                self.commit_log.core, file, position - start, stop
+            )
             if status != Status.OK:
                 self.dispatcher.position = resume_position(
                     self.commit_log, file.path, start, reached, file.wrote, status

@@ -15,6 +15,7 @@ import pyrocketstore
 from pyrocketstore.commit_log._scan import status_name
 from pyrocketstore.errors import StoreStateError
 from support.seed import SEED
+from support.sizes import SIZES
 
 COUNT = 3000
 ELSEWHERE = "stored physicalOffset differs from the position of the record"
@@ -112,3 +113,24 @@ def test_a_waiter_learns_that_dispatching_has_stopped(tmp_path: Path) -> None:
             service.failure = None
             assert not service.wait_dispatched(end, 0.01)
         assert service.wait_dispatched(end, 60)
+
+
+def test_no_unit_is_ahead_of_the_log(tmp_path: Path) -> None:
+    """A commit moves the file's position first: a unit whose message the log does not have yet
+    would be taken for damage, and a delayed message would be passed over."""
+    settings = {"transient_store_pool_enable": True, "transient_store_pool_size": 2}
+    never = {"commit_interval_commit_log": 10**9, "commit_commit_log_thorough_interval": 10**9}
+    with pyrocketstore.open(tmp_path, **SIZES, **settings, **never) as store:
+        engine = store.message_store
+        log = engine.commit_log
+        with engine.reput_service.paused():
+            store.put("t", b"committed")
+            log.commit_appended()
+            readable = log.get_max_offset()
+            store.put("t", b"being committed")
+            assert not log.mapped_file_queue.commit(0)  # something was committed
+            assert log.get_max_offset() == readable < log.get_appended_offset()
+        engine.reput_service.wait_dispatched(readable)
+        assert engine.dispatcher.position == readable
+        assert engine.get_max_offset_in_queue("t", 0) == 1
+        assert [message.body for message in store.read("t")] == [b"committed", b"being committed"]
