@@ -79,6 +79,7 @@ class StoreCheckpoint:
     env : Env
     path : str, the file; made with its full length when missing, and extended when short
     read_only : bool; a missing or short file counts as zeros and nothing is written
+    damage : str, what the caller has found wrong in the file; "": nothing
 
     A damaged file, which `damage` describes, counts as zeros. The next write replaces all of it.
 
@@ -92,7 +93,7 @@ class StoreCheckpoint:
     logics_msg_timestamp = _StoreTime()
     index_msg_timestamp = _StoreTime()
 
-    def __init__(self, env: Env, path: str, read_only: bool = False) -> None:
+    def __init__(self, env: Env, path: str, read_only: bool = False, damage: str = "") -> None:
         check_env(env)
         self._env = env
         self._path = path
@@ -102,7 +103,7 @@ class StoreCheckpoint:
             self._prepare()
         data = self._read()
         #: the reason why the file counts as zeros; "": it is valid
-        self.damage = checkpoint_damage(data)
+        self.damage = damage or checkpoint_damage(data)
         if self.damage:
             LOG.warning("%s: damaged, and not used: %s", path, self.damage)
         header = bytes(LONGS.size) if self.damage else data[: LONGS.size].ljust(LONGS.size, b"\0")

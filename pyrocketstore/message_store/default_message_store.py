@@ -431,9 +431,11 @@ class DefaultMessageStore(StoreContext):
         self.commit_log.min_offsets = self.topic_minimums.offsets()
         self.queue_table.load()
         self.checkpoint = StoreCheckpoint(
-            self.env, os.path.join(self.root, "checkpoint"), read_only=self.read_only
+            self.env,
+            os.path.join(self.root, "checkpoint"),
+            read_only=self.read_only,
+            damage=why_checkpoint_is_damaged(self.env, self.config),
         )
-        self.checkpoint.damage = why_checkpoint_is_damaged(self.env, self.config)
         self.index_service = IndexService(
             self.env,
             os.path.join(self.root, "index"),
