@@ -202,9 +202,14 @@ class TransactionalMessageService(ServiceThread):
         """Add transactions to the table."""
         with self._lock:
             self._prepared |= {one.key: one for one in added}
-            wakes, self._is_idle = self._is_idle, False
+            wakes = self._ends_idle()
         if wakes:
             self.wakeup()
+
+    def _ends_idle(self) -> bool:
+        """Under the lock: whether the thread must be woken."""
+        wakes, self._is_idle = self._is_idle, False
+        return wakes
 
     def _find_unsure(self) -> None:
         """Add the transactions whose half messages are stored though their put raised."""
@@ -217,10 +222,13 @@ class TransactionalMessageService(ServiceThread):
         time_out_ms = self._limits.time_out_ms
         found = read_prepared(self._log, self._table, *positions, time_out_ms).prepared
         with self._lock:
-            known = {one.transaction_id for one in self._prepared.values()}
-        new = unsure - known
-        self._register(*(one for one in found if one.transaction_id in new))
-        self._unsure -= unsure
+            unsure &= self._unsure  # another call may have added some, and they may be decided
+            self._unsure -= unsure
+            unsure -= {one.transaction_id for one in self._prepared.values()}
+            self._prepared |= {one.key: one for one in found if one.transaction_id in unsure}
+            wakes = self._ends_idle()
+        if wakes:
+            self.wakeup()
 
     def find(self, transaction_id: str) -> PreparedMessage | None:
         """Return the first undecided transaction with this id, None if there is none."""

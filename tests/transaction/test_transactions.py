@@ -28,6 +28,7 @@ from pyrocketstore import (
     StoreTypeError,
     Transaction,
 )
+from pyrocketstore.transaction import service as transaction_service
 from support.sizes import SIZES
 from support.transactions import commit_of_another, half_of_another, put_by
 
@@ -253,6 +254,34 @@ def test_a_signal_handler_in_a_decision(tmp_path: Path) -> None:
             signal.signal(signal.SIGUSR1, before)
         assert refused
         assert sorted(bodies(store)) == [b"1", b"2"]
+
+
+def test_two_searches_for_what_an_interrupted_put_has_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one has found, and its caller decided, the other does not bring back."""
+    with opened(tmp_path) as store:
+        service = service_of(store)
+
+        def interrupted(message: Any) -> Any:
+            put(message)
+            raise KeyboardInterrupt
+
+        put = put_by(service, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            prepared(store, b"x")
+        put_by(service, put)
+        read = transaction_service.read_prepared
+
+        def overtaken(*args: Any) -> Any:
+            found = read(*args)
+            monkeypatch.setattr(transaction_service, "read_prepared", read)
+            store.transactions()[0].commit()
+            return found
+
+        monkeypatch.setattr(transaction_service, "read_prepared", overtaken)
+        assert store.transactions() == []
+        assert bodies(store) == [b"x"]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
