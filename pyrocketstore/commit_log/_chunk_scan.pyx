@@ -292,10 +292,10 @@ cdef class LogChunk:
     def keyed_end(self):
         """The end of the last record that has keys, bytes of the log; -1 without one."""
         cdef int64_t i = self.count if self.records != NULL else 0
+        if i == 0 or self.records[i].first_key == 0:
+            return -1
         while i > 0 and self.records[i - 1].first_key == self.records[i].first_key:
             i -= 1
-        if i == 0:
-            return -1
         return phy_offset_of(self, i - 1) + size_of_row(self, &self.records[i - 1])
 
     def queue_keys(self):
