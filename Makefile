@@ -28,7 +28,7 @@ BUILD_INPUTS := setup.py pyproject.toml $(wildcard csrc/*.[ch]) \
 WARNINGS := -std=gnu11 -Wall -Wextra -Wconversion -Werror -fsyntax-only
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-quick test-all test-checked pytest test-debug test-asan test-tsan soak-interop lint lint-c lint-python graph \
+.PHONY: help build demo test test-quick test-all test-checked pytest test-debug test-asan test-tsan soak-interop lint lint-c lint-python graph counts \
 	format actionlint dist clean bench bench-growth bench-micro
 
 help: ## this text
@@ -267,6 +267,9 @@ damage-page: build ## write the table of docs/damage.md again
 
 graph: $(VENV)/.dev ## print which folder imports which, with the counts of imports
 	$(BIN)/python tools/folder_graph.py
+
+counts: $(VENV)/.compile ## print how much code there is, and how much of it knows the whole store
+	$(BIN)/python tools/structure_counts.py
 
 format: $(VENV)/.dev ## let ruff format everything
 	$(BIN)/ruff check --fix .
