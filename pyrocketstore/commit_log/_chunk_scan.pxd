@@ -69,6 +69,7 @@ cdef class LogChunk:
     cdef int64_t base_timestamp         # of the first record, ms
     cdef RecordMemory memory            # owner of `records` and `keys`, unless `is_own`
     cdef bint is_own
+    cdef bint has_hashes                # False: `first_key` counts records with keys, without keys
     cdef chunk_record *records          # `count` of them, and one that ends the last; or NULL
     cdef int32_t *keys                  # the hashes of the index keys
     cdef map_entry **entries            # of `queues`, by number
@@ -86,6 +87,7 @@ cdef class RecordBuffer:
     cdef int64_t base_timestamp
     cdef int64_t record_room
     cdef int64_t key_room
+    cdef bint has_hashes
     cdef TopicMinOffsets min_offsets
 
     cdef int note(self, TopicQueueMap queues, const uint8_t *p, int64_t position,
@@ -100,6 +102,7 @@ cdef class LogScanner:
     cdef EnvTable env
     cdef bint check_crc
     cdef bint keep
+    cdef bint hash_keys
     cdef RecordMemory memory
     cdef TopicMinOffsets min_offsets
     cdef delay_table delays

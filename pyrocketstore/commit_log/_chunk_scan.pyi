@@ -71,6 +71,7 @@ class LogScanner:
         *,
         records_max: int | None = None,
         min_offsets: TopicMinOffsets | None = None,
+        hash_keys: bool = True,
     ) -> Self: ...
     def scan(
         self,

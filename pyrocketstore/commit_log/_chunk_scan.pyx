@@ -279,6 +279,8 @@ cdef class LogChunk:
         cdef int64_t[::1] places = phy_offset
         cdef int64_t[::1] times = store_timestamp
         cdef int32_t[::1] hashes = key_hash
+        if found and not self.has_hashes:
+            raise ValueError("a chunk of a scan that has not hashed the keys")
         for i in range(room):
             for k in range(self.records[i].first_key, self.records[i + 1].first_key):
                 places[k] = phy_offset_of(self, i)
@@ -290,7 +292,8 @@ cdef class LogChunk:
 
     @property
     def keyed_end(self):
-        """The end of the last record that has keys, bytes of the log; -1 without one."""
+        """The end of the last record that has keys, bytes of the log; -1 without one. See
+        `hash_keys` of LogScanner."""
         cdef int64_t i = self.count if self.records != NULL else 0
         if i == 0 or self.records[i].first_key == 0:
             return -1
@@ -329,10 +332,14 @@ cdef class LogChunk:
     cdef int keep(self, RecordBuffer buffer, RecordMemory memory) except -1:
         # Copies the records of a scan to `memory`, or to memory of its own without room there.
         cdef size_t size = <size_t>(buffer.count + 1) * sizeof(chunk_record)
-        cdef size_t key_size = <size_t>buffer.records[buffer.count].first_key * sizeof(int32_t)
+        cdef size_t key_size = 0
         cdef chunk_record *records
         cdef int32_t *keys
-        cdef void *room = NULL if memory is None else memory.take(size + key_size)
+        cdef void *room
+        self.has_hashes = buffer.has_hashes
+        if self.has_hashes:
+            key_size = <size_t>buffer.records[buffer.count].first_key * sizeof(int32_t)
+        room = NULL if memory is None else memory.take(size + key_size)
         if room == NULL:
             self.is_own = True
             self.records = records = <chunk_record *>malloc(size)
@@ -441,6 +448,8 @@ cdef class RecordBuffer:
             KIND_UNCOMMON | (KIND_NO_UNIT if kind & KIND_DELAYED else 0))
         if type_ == RS_TRANSACTION_ROLLBACK_TYPE:
             kind |= KIND_ROLLBACK
+        elif not self.has_hashes:
+            key_count = properties.uniq_key.size > 0 or properties.keys.size > 0
         elif self.note_keys(p, record, &properties, &key_count) != RS_OK:
             return RS_NO_MEMORY
         row.kind = kind
@@ -483,13 +492,16 @@ cdef class LogScanner:
         keeps its records in memory of its own, as each chunk does with None; 0 keeps no records
     min_offsets : TopicMinOffsets; None: no messages are removed. A removed record counts for no
         queue of its own topic, but has its keys
+    hash_keys : bool; False: the chunks are not to be dispatched. Which records have keys is noted,
+        and one without a key counts, too, if its KEYS are blanks
 
     Threads: any number at a time.
     Source: RocketMQ 4.9.3 CommitLog#recoverNormally, #checkMessageAndReturnSize.
     """
     def __cinit__(self, EnvTable env not None, delay_levels, bint check_crc, *,
-                  records_max=None, TopicMinOffsets min_offsets=None):
+                  records_max=None, TopicMinOffsets min_offsets=None, bint hash_keys=True):
         self.env = env
+        self.hash_keys = hash_keys
         self.min_offsets = TopicMinOffsets({}) if min_offsets is None else min_offsets
         self.check_crc = check_crc
         self.keep = records_max is None or records_max > 0
@@ -536,6 +548,7 @@ cdef class LogScanner:
             buffer.window = FileWindow(self.env, path)
         window = buffer.window
         buffer.min_offsets = self.min_offsets
+        buffer.has_hashes = self.hash_keys
         buffer.count = 0
         with nogil:
             chunk.status = self.walk(window, buffer, chunk, delays, until, stop, search,

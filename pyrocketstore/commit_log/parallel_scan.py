@@ -50,7 +50,7 @@ class LogScan:
     check_crc : bool, compare each body with its CRC
     records_max : int, bytes of memory in all for the record data that dispatch needs; a chunk that
         does not fit holds its records in memory of its own, as each chunk does with None
-    min_offsets : TopicMinOffsets or None, see LogScanner
+    min_offsets, hash_keys : see LogScanner
 
     Threads: one consumer. At most as many chunks are scanned ahead as there are processors.
     """
@@ -66,12 +66,18 @@ class LogScan:
         check_crc: bool,
         records_max: int | None,
         min_offsets: TopicMinOffsets | None = None,
+        hash_keys: bool = True,
     ) -> None:
         self._files = [f for f in files if start - f.file_size < f.file_from_offset < stop]
         self._start = start
         self._stop = stop
         self._scanner = LogScanner(
-            env, delay_levels, check_crc, records_max=records_max, min_offsets=min_offsets
+            env,
+            delay_levels,
+            check_crc,
+            records_max=records_max,
+            min_offsets=min_offsets,
+            hash_keys=hash_keys,
         )
         self._thread_count = min(env.processor_count(), THREADS_MAX)
         self._pool: ThreadPool | None = None

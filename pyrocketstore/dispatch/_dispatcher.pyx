@@ -113,6 +113,12 @@ cdef inline void prefetch_ahead(const uint8_t *base, int64_t position, int64_t s
         rs_prefetch_read(base + at + CACHE_LINE)
 
 
+cdef int require_hashes(LogChunk chunk) except -1:
+    if chunk.records != NULL and not chunk.has_hashes:
+        raise ValueError("a chunk of a scan that has not hashed the keys")
+    return 0
+
+
 cdef inline int64_t readable_end(CommitLogCore log, const rs_mapped_file *file) noexcept nogil:
     # The end of what readers of the log may see of a file, bytes into it. A commit moves the file's
     # position before the log's end.
@@ -688,6 +694,7 @@ cdef class Dispatcher:
             if first == chunk.count == 0:
                 return 0
             raise ValueError(f"record {first} of {chunk.count}, or a chunk without records")
+        require_hashes(chunk)
         self.begin()
         try:
             queued = self.queue_rows(chunk, first)
@@ -730,6 +737,7 @@ cdef class Dispatcher:
         bool, True: `index_chunk` must follow; False: `dispatch_chunk` must dispatch the whole
         chunk, once no other chunk waits
         """
+        require_hashes(chunk)
         self.begin()
         try:
             return self.make_room(chunk, alone)

@@ -162,6 +162,7 @@ def find_log_end(
             check_crc=store.config.check_crc_on_recover,
             records_max=max(1, min(RECORDS_MAX, stop - start)) if keeps else None,
             min_offsets=store.commit_log.min_offsets,
+            hash_keys=keeps,
         )
         for chunk in scan.chunks():
             check_abandoned()

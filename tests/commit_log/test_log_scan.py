@@ -572,3 +572,32 @@ def test_no_thread_is_left(filled: Path, three_threads: Callable[[int], None]) -
     with failing(env, "pread", errno.EIO), pytest.raises(StoreIOError):
         chunks_of(filled, env)
     assert [t.name for t in threading.enumerate() if t.name.startswith("LogScan")] == []
+
+
+def test_a_scan_without_key_hashes(tmp_path: Path) -> None:
+    """It knows where the last record with keys ends, and its chunks are not dispatched."""
+    with pyrocketstore.open(tmp_path, preset="small") as store:
+        ends = {}
+        for name, more in (("plain", {}), ("keyed", {"keys": "a b"}), ("behind", {})):
+            result = store.put("t", name.encode(), **more)
+            ends[name] = result.phy_offset + result.wrote_bytes
+        store.flush()
+        engine = store.message_store
+        (file,) = engine.commit_log.mapped_file_queue.mapped_files
+        chunks = {
+            hashed: LogScanner(engine.env, {}, True, hash_keys=hashed).scan(
+                file.path, 0, 0, ends["behind"], file.file_size
+            )
+            for hashed in (True, False)
+        }
+        assert [chunk.keyed_end for chunk in chunks.values()] == [ends["keyed"]] * 2
+        assert len(chunks[True].key_columns()[1]) == 2
+        assert [column.tolist() for column in chunks[True].rows()] == [
+            column.tolist() for column in chunks[False].rows()
+        ]
+        with pytest.raises(ValueError, match="not hashed"):
+            chunks[False].key_columns()
+        with engine.reput_service.paused():
+            for call in (engine.dispatcher.dispatch_chunk, engine.dispatcher.queue_chunk):
+                with pytest.raises(ValueError, match="not hashed"):
+                    call(chunks[False], False)
