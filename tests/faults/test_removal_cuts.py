@@ -8,90 +8,22 @@ fsync of their directory followed (btrfs)."""
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from device import Device
-from fault_programs import DIRECTORY, NEVER, open_store
-from journal import SETTINGS
+from fault_programs import DIRECTORY, open_store
 from pyrocketstore.arguments.scalars import INT64_MAX
-from survivors import Choice, image_of, write
-
-QUIET: dict[str, Any] = {
-    **SETTINGS,
-    "flush_interval_commit_log": NEVER,
-    "flush_interval_consume_queue": NEVER,
-    "mapped_file_size_commit_log": 4096,
-    "mapped_file_size_consume_queue": 200,
-}
-LMQ = {"enable_lmq": True, "enable_multi_dispatch": True}
-EXT = {"enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": 1 << 12}
-#: Deletions are durable, pages are not.
-DELETED = Choice("old", "new", "new")
-#: Neither is.
-NOTHING = Choice("old", "old", "old")
+from removal_cuts import DELETED, EXT, LMQ, NOTHING, Cut, consume, put
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")
-
-
-class Cut:
-    """A store on a device, and what a power cut leaves of it."""
-
-    def __init__(self, path: Path, settings: dict[str, Any]) -> None:
-        self.settings = QUIET | settings
-        self.path = path
-        (path / "root").mkdir()
-        self.device = Device(path / "root", "of one test")
-        self.store = open_store(path / "root", self.settings, self.device)
-
-    def power(self, choice: Choice) -> Any:
-        """Cut the power, and return the store as the next opening has it."""
-        tree = image_of(self.device.capture("cut"), choice, random.Random(0))
-        self.store.close()
-        self.device.release()
-        write(tree, self.path / "image")
-        return open_store(self.path / "image", self.settings, None)
-
-    def fill(self, count: int = 1) -> None:
-        """Put messages of another topic until `count` more files of the log have begun."""
-        engine = self.store.message_store
-        files = len(engine.commit_log.mapped_file_queue.mapped_files) + count
-        while len(engine.commit_log.mapped_file_queue.mapped_files) < files:
-            self.store.put("other", bytes(300))
-            self.device.clock_ms += 1
-
-    def positions(self) -> dict[str, Any]:
-        path = self.path / "image" / DIRECTORY / "config"
-        name = "lmqConsumerOffset.json" if "enable_lmq" in self.settings else "consumerOffset.json"
-        content: dict[str, Any] = json.loads((path / name).read_text())
-        return content
 
 
 @pytest.fixture(params=["SYNC_FLUSH", "ASYNC_FLUSH"])
 def flush(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
     yield {"flush_disk_type": request.param}
-
-
-def put(cut: Cut, topic: str, numbers: range) -> None:
-    for number in numbers:
-        if topic.startswith("%LMQ%"):
-            more = {"INNER_MULTI_DISPATCH": topic}
-            cut.store.put("wide", b"%d" % number, properties=more)
-        else:
-            cut.store.put(topic, b"%d" % number)
-        cut.device.clock_ms += 1
-
-
-def consume(store: Any, group: str, topic: str, count: int) -> list[int]:
-    """Poll and commit; return the numbers in the bodies."""
-    with store.consumer(group, topic) as consumer:
-        found = consumer.poll(count, 0)
-        consumer.commit()
-    return [int(message.body) for message in found]
 
 
 @pytest.mark.parametrize("more", [{}, EXT, LMQ], ids=["plain", "ext", "light"])
@@ -213,15 +145,7 @@ def test_a_minimum_stays_until_a_killed_deletion_is_durable(
     cut.fill()
     cut.store.flush()
     assert cut.store.trim(before=INT64_MAX).files == 1
-    killed = cut.device.capture("kill")
-    cut.store.close()
-    (tmp_path / "second").mkdir()
-    second = tmp_path / "second" / "root"
-    write(image_of(killed, Choice("new", "new", "new"), random.Random(0)), second)
-    cut.device.release()
-    cut.path, cut.device = tmp_path / "second", Device(second, "of one test")
-    cut.device.inherit(killed)
-    cut.store = open_store(second, cut.settings, cut.device)
+    cut.kill()
     with cut.power(NOTHING) as store:
         assert "gone" not in store.topics() or not list(store.read("gone"))
         assert store.verify().ok
