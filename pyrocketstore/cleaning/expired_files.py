@@ -280,7 +280,10 @@ class CleanConsumeQueueService:
     def run(self) -> None:
         """Run one round, if the log's minimum has moved since the last complete one.
 
-        Raises StoreError: the first error of a queue or the index, after all were cleaned.
+        The deletion of files of the log is durable then.
+
+        Raises StoreError: the deletions cannot be flushed; the first error of a queue or the index,
+        after all were cleaned.
         Source: RocketMQ 4.9.3 CleanConsumeQueueService#deleteExpiredFiles.
         """
         lowest = self.commit_log.get_min_offset()
@@ -288,6 +291,8 @@ class CleanConsumeQueueService:
             return
         failure: StoreError | None = None
         pause_ms = self.pause_ms
+        # The messages of a file that comes back have their units and keys.
+        self.commit_log.flush_deletions()
         for queue in list(self.consume_queues()):
             if self.is_stopping():
                 return

@@ -124,6 +124,7 @@ class TopicRemoval(NamedTuple):
         with store.dispatch_paused():
             self.use()
         files = size = 0
+        log.flush_deletions()  # the messages of a file that comes back have their units
         for queue in store.queue_table.of_topic(topic).values():
             with self.delete_lock:
                 count = queue.delete_expired_file(max(0, log.get_min_offset()))

@@ -129,7 +129,8 @@ class MappedFileQueue:
         self.store_timestamp = 0
         #: first byte of the sequence when files were last found deleted by their owner, -1 before
         self.begin_on_disk = -1
-        self._deleted_from = ""  # directory of the last file that was deleted as the oldest
+        #: directory of the last file that was deleted as the oldest; None: by another process
+        self._deleted_from: str | None = None
         #: called with a file before it is deleted as the oldest one: it has durable what depends
         #: on the content of the file, or raises StoreError, and the file stays
         self.before_deletion: Callable[[MappedFile], None] = lambda mapped_file: None
@@ -687,7 +688,9 @@ class MappedFileQueue:
         Otherwise a power cut could leave that one, and a gap behind it.
         """
         self.before_deletion(mapped_file)
-        if self._deleted_from and not self.read_only:
+        if self._deleted_from is None and not self.derived:
+            self.fsync_directory()  # of derived files, an opening closes the gap
+        elif self._deleted_from and not self.read_only:
             self.env.fsync_directory(self._deleted_from)
         self._deleted_from = os.path.dirname(mapped_file.path)
         self._destroy(mapped_file, interval_ms)

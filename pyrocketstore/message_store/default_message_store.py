@@ -1635,8 +1635,8 @@ class DefaultMessageStore(StoreContext):
         """Delete the oldest files of the log whose newest message was stored before `before_ms`
         (Unix ms), and what queues and index have of them.
 
-        The last file, and files that are not dispatched yet, are kept. Durability: all
-        but the last deletion are durable on return.
+        The last file, and files that are not dispatched yet, are kept. Durability: the deletions
+        of files of the log are durable on return.
 
         Raises StoreStateError when the store is not started, StoreError for a file that cannot be
         read or deleted.

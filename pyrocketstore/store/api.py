@@ -1058,8 +1058,7 @@ class Store(StoreCalls):
         StoreTypeError, StoreFormatError: an argument is not valid, or the topic is one of the
         broker itself
 
-        Durability: without `topic` none of the last deletion; after a power cut, that file may
-        exist again. With `topic` the messages are removed durably on return.
+        Durability: the messages are removed durably on return.
         """
         before_ms = time_of("before", before)
         if topic is None:

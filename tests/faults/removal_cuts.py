@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import device as simulated
-from device import Captured, Change, Device
+from device import Captured, Device
 from fault_programs import NEVER, open_store
 from journal import SETTINGS
 from pyrocketstore.arguments.scalars import INT64_MAX
@@ -61,10 +61,10 @@ class Cut:
         self.store = open_at(path / "root", self.settings, self.device, **more)
         self._images = 0
 
-    def open_again(self, settings: dict[str, Any]) -> None:
-        """Close the store, and open it with other settings."""
+    def open_again(self, settings: dict[str, Any] | None = None) -> None:
+        """Close the store, and open it again, with further settings."""
         self.store.close()
-        self.settings = self.settings | settings
+        self.settings = self.settings | (settings or {})
         self.store = open_at(self.path / "root", self.settings, self.device)
 
     def kill(self) -> None:
@@ -83,27 +83,23 @@ class Cut:
         """Cut the power, and return the store as the next opening has it."""
         moment = self.device.capture("cut")
         self.end()
-        return self.image(moment, choice)
+        path = self.image_path()
+        self.write(moment, choice, path)
+        return open_at(path, self.settings, None)
 
     def end(self) -> None:
         """Close the store and the device."""
         self.store.close()
         self.device.release()
 
-    def image(
-        self,
-        moment: Captured,
-        choice: Choice,
-        survives: Callable[[Change], bool] = lambda change: True,
-    ) -> Any:
-        """Return the store as the next opening has it after a cut at `moment`, with those of the
-        changes of names that survive."""
-        moment = moment._replace(changes=[one for one in moment.changes if survives(one)])
-        tree = image_of(moment, choice, random.Random(0))
-        name = f"image-{self._images}" if self._images else "image"
+    def image_path(self) -> Path:
+        """Return a path for the next image."""
         self._images += 1
-        write(tree, self.path / name)
-        return open_at(self.path / name, self.settings, None)
+        return self.path / f"image-{self._images}"
+
+    def write(self, moment: Captured, choice: Choice, path: Path) -> None:
+        """Write an image of a moment."""
+        write(image_of(moment, choice, random.Random(0)), path)
 
     def moments(self, calls: frozenset[str], remove: Callable[[], object]) -> list[Captured]:
         """Remove something; return the moments before the named calls of it, and its end."""
@@ -151,6 +147,12 @@ def consume(store: Any, group: str, topic: str, count: int) -> list[int]:
         found = consumer.poll(count, 0)
         consumer.commit()
     return [int(message.body) for message in found]
+
+
+def check_whole(store: Any) -> None:
+    """Require that `verify` finds no problem."""
+    problems = store.verify().problems
+    assert not problems, [one for one in problems[:3]]
 
 
 class Way(NamedTuple):
