@@ -58,17 +58,21 @@ class Cut:
         self.path = path
         (path / "root").mkdir()
         self.device = Device(path / "root", "of one test")
-        self.store = open_at(path / "root", self.settings, self.device, **more)
         self._images = 0
+        self.open(**more)
+
+    def open(self, **more: Any) -> None:
+        """Open the store."""
+        self.store = open_at(self.path / "root", self.settings, self.device, **more)
 
     def open_again(self, settings: dict[str, Any] | None = None) -> None:
         """Close the store, and open it again, with further settings."""
         self.store.close()
         self.settings = self.settings | (settings or {})
-        self.store = open_at(self.path / "root", self.settings, self.device)
+        self.open()
 
     def kill(self) -> None:
-        """Kill the process, and open what the page cache has; it is not durable by that."""
+        """Kill the process; what the page cache has is not durable by that."""
         killed = self.device.capture("kill")
         self.store.close()
         path = self.path / "second"
@@ -77,7 +81,6 @@ class Cut:
         self.device.release()
         self.path, self.device = path, Device(path / "root", "of one test")
         self.device.inherit(killed)
-        self.store = open_at(path / "root", self.settings, self.device)
 
     def power(self, choice: Choice) -> Any:
         """Cut the power, and return the store as the next opening has it."""
@@ -152,7 +155,7 @@ def consume(store: Any, group: str, topic: str, count: int) -> list[int]:
 def check_whole(store: Any) -> None:
     """Require that `verify` finds no problem."""
     problems = store.verify().problems
-    assert not problems, [one for one in problems[:3]]
+    assert not problems, list(problems[:3])
 
 
 class Way(NamedTuple):

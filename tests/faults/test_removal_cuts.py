@@ -146,6 +146,7 @@ def test_a_minimum_stays_until_a_killed_deletion_is_durable(
     cut.store.flush()
     assert cut.store.trim(before=INT64_MAX).files == 1
     cut.kill()
+    cut.open()
     with cut.power(NOTHING) as store:
         assert "gone" not in store.topics() or not list(store.read("gone"))
         assert store.verify().ok

@@ -42,12 +42,27 @@ def program(root: Path, device: Device, settings: dict[str, Any]) -> list[Captur
     """Run two lives of a store, and capture moments with what is allowed and promised."""
     rng = random.Random(f"{SEED} topics")
     state: State = {"gone": [], "low": 0, "lowest": 0, "kept": 0, "trimmed": 0}
+    # The queue offsets that must not be given again; "first": the first number that may be found.
+    state |= {"next": 0, "rare": 0, "first": 0}
     device.promises = lambda: {**state, "gone": list(state["gone"])}
     device.captures_max, device.rate = 150, 1.0
-    number = 0
+    number = base = rare = early = 0
     for _ in range(2):
         store = open_store(root, settings, device)
-        for _ in range(4):
+        for life_round in range(4):
+            # A trim of all topics may delete all messages of this one, and a group has read them.
+            store.put("rare", b"%d" % rare)
+            rare += 1
+            with store.consumer("g", "rare") as consumer:
+                consumer.poll(2, 0)
+                consumer.commit()
+            state["rare"] = rare
+            if life_round == 0:  # its minimum leaves long before it gets another one
+                for _ in range(3):
+                    store.put("early", b"%d" % early, keys="k")
+                    early += 1
+                store.trim("early", before=1 << 62)
+                state["first"] = early
             for _ in range(rng.randrange(1, 30)):
                 state["gone"].append(number)
                 store.put("gone", b"%d" % number, keys="k")
@@ -56,7 +71,7 @@ def program(root: Path, device: Device, settings: dict[str, Any]) -> list[Captur
                 number += 1
             if rng.random() < 0.5:
                 store.flush()
-                state["kept"] = number
+                state["kept"], state["next"] = number, number - base
             # From here on the call may have removed them, and from its end on it has.
             state["low"] = number
             if settings.items() >= SMALL.items():
@@ -65,11 +80,18 @@ def program(root: Path, device: Device, settings: dict[str, Any]) -> list[Captur
                 state["trimmed"] = max(state["trimmed"], number - 1 - rng.randrange(20))
                 at = max(start, state["trimmed"])
                 (limit,) = store.read("kept", start=at, stop=at + 1)
-                store.trim(before=limit.store_timestamp)
+                if rng.random() < 0.5:
+                    store.trim(before=limit.store_timestamp)
+                else:  # a rule in another thread, which has not cleaned the queues yet
+                    services = store.message_store.services
+                    services._log_retention().delete_older(limit.store_timestamp)
             if rng.random() < 0.6:
+                state["next"] = 0
                 store.drop_topic("gone")
+                base = number
             else:
                 store.trim("gone", before=1 << 62)
+                state["next"] = number - base
             state["lowest"] = state["kept"] = number
         store.close()
     device.moment("end")
@@ -95,6 +117,11 @@ def judge(store: Store, promised: State) -> list[int]:
         # The trim of all topics may have removed more.
         lows = {low: max(low, promised["trimmed"]) for low in (promised["lowest"], promised["low"])}
         assert any(low <= found[0] <= high for low, high in lows.items()), (found, lows, len(put))
+    early = numbers_of(store, "early")
+    assert not early or early[0] >= promised["first"], early
+    for topic, count in (("gone", "next"), ("rare", "rare")):
+        end = store.max_offset(topic) if topic in store.topics() else 0
+        assert end >= promised[count], topic
     kept = numbers_of(store, "kept")
     first = kept[0] if kept else promised["trimmed"]
     assert first <= promised["trimmed"]
@@ -118,9 +145,13 @@ def examine(moment: Captured, path: Path, settings: dict[str, Any]) -> None:
     with open_store(path, settings, None) as store:
         found = judge(store, moment.promised)
         number = store.put("gone", b"1000000", keys="k").queue_offset
+        store.put("rare", b"1000000")
+        with store.consumer("g", "rare") as consumer:
+            assert [int(message.body) for message in consumer.poll(100, 0)][-1:] == [1_000_000]
     with open_store(path, settings, None) as store:
         assert numbers_of(store, "gone") == [*found, 1_000_000]
         assert store.max_offset("gone") == number + 1
+        early = numbers_of(store, "early")
     root = path / DIRECTORY
     for name in ("consumequeue", "index"):
         shutil.rmtree(root / name)
@@ -128,6 +159,7 @@ def examine(moment: Captured, path: Path, settings: dict[str, Any]) -> None:
     (root / "checkpoint").write_bytes(bytes(4096))
     with open_store(path, settings, None) as store:
         assert numbers_of(store, "gone") == [*found, 1_000_000]
+        assert numbers_of(store, "early") == early
 
 
 @pytest.mark.slow
