@@ -32,11 +32,12 @@ DELETED = Choice("old", "new", "new")
 NOTHING = Choice("old", "old", "old")
 KILLED = Choice("new", "new", "new")
 
-#: Directories of a log in several paths, below the device; the last one gets no new files if the
-#: store is opened with `READ_ONLY_PATH`.
-PATHS = ("a", "b", "c")
-SEVERAL_PATHS = {"store_path_commit_log": PATHS}
-READ_ONLY_PATH = {**SEVERAL_PATHS, "read_only_commit_log_store_paths": PATHS[-1:]}
+#: Directories of a log in several paths, below the device; the last one gets no new files then.
+SEVERAL_PATHS = {"store_path_commit_log": ("a", "b", "c")}
+READ_ONLY_PATH = {
+    "store_path_commit_log": ("a", "b"),
+    "read_only_commit_log_store_paths": ("c",),
+}
 _PATH_SETTINGS = ("store_path_commit_log", "read_only_commit_log_store_paths")
 
 
@@ -109,6 +110,7 @@ class Cut:
         device = self.device
         device.rate, device.captures_max = 1.0, 1 << 20
         frequent, simulated.FREQUENT_RATE = simulated.FREQUENT_RATE, 0.0
+        device._write_back = lambda: None  # type: ignore[method-assign]  # the kernel is lazy
         try:
             remove()
         finally:
