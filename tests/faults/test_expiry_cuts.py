@@ -292,10 +292,9 @@ def trimmed_third(cut: Cut) -> list[Captured]:
 @pytest.mark.parametrize("case", cases(every=3))
 def test_a_minimum_stays_until_the_expiry_is_durable(tmp_path: Path, case: Case) -> None:
     cut = begin(tmp_path, case.settings)
-    cut.fill(2)
-    put(cut, "gone", range(5))  # in the last file that is deleted
+    put(cut, "gone", range(5))
     cut.store.trim("gone", before=INT64_MAX)
-    cut.fill()
+    cut.fill(2)
     cut.store.flush()
     moments = [*expire(cut, case.way), *trimmed_third(cut)]
     assert (
@@ -304,6 +303,8 @@ def test_a_minimum_stays_until_the_expiry_is_durable(tmp_path: Path, case: Case)
     )
     cut.end()
     assert examine_images(cut, moments, is_gone, prepare=forget_derived) > 5
+    # A file that comes back has the units of its messages.
+    assert examine_images(cut, moments, check_whole) > 5
 
 
 def test_a_minimum_stays_while_a_path_that_is_only_read_has_the_file(tmp_path: Path) -> None:
@@ -403,39 +404,3 @@ def test_a_minimum_stays_over_two_processes(
     moments = [*cut.moments(CALLS, cut.open), *trimmed_third(cut)]
     cut.end()
     assert examine_images(cut, moments, is_gone, prepare=forget_derived) > 5
-
-
-@pytest.mark.parametrize("kind", ["plain", "ext"])
-@pytest.mark.parametrize("topic_too", [False, True])
-def test_a_file_that_comes_back_is_whole(tmp_path: Path, kind: str, topic_too: bool) -> None:
-    """The units of its messages are there until its deletion is durable."""
-    cut = Cut(tmp_path, KINDS[kind])
-    count = 0
-    while len(cut.log_files()) < 2:  # the next file begins with a message of the topic
-        cut.store.put("t", (b"%d" % count).ljust(200))
-        cut.device.clock_ms += 1
-        count += 1
-    assert count > 10  # a file of the queue
-    limit = cut.device.clock_ms - 1
-    cut.fill()
-    cut.store.flush()
-    store = cut.store.message_store
-
-    def remove() -> None:
-        delete_files_alone(cut, limit)
-        assert len(cut.log_files()) == 2
-        if topic_too:
-            store.trim_topic("t", 1)
-        else:
-            store.trim(1)
-
-    moments = cut.moments(CALLS, remove)
-    cut.end()
-
-    def judge(store: Any) -> None:
-        check_whole(store)
-        assert store.max_offset("t") == count
-        found = [int(message.body) for message in store.read("t")]
-        assert found in ([count - 1], [*range(count)])
-
-    assert examine_images(cut, moments, judge) > 2
