@@ -46,11 +46,13 @@ from pyrocketstore.record.message import (
     PROPERTY_INNER_MULTI_QUEUE_OFFSET,
     PROPERTY_WAIT_STORE_MSG_OK,
     SCHEDULE_TOPIC,
+    TRANSACTION_MASK,
     MessageExtBatch,
     MessageExtBrokerInner,
     MessageRefused,
     batch_too_large,
     check_delayable,
+    is_queued,
     java_split,
     parse_java_int,
     real_queue_properties,
@@ -66,9 +68,6 @@ if TYPE_CHECKING:
     from pyrocketstore.files._mapped_file import MappedFile
     from pyrocketstore.system.env import Env
 
-TRANSACTION_MASK = 0xC
-TRANSACTION_PREPARED_TYPE = 0x4
-TRANSACTION_COMMIT_TYPE = 0x8
 END_FILE_MIN_BLANK_LENGTH = 8
 #: Written to a message without properties under enableMultiDispatch: 4.9.3 cannot dispatch, and
 #: after a crash not load, a record without any. Java's clients set this property in each message;
@@ -426,8 +425,7 @@ class CommitLog:
         Differs: a record that fits into no file, a topic of more than 127 bytes and a DELAY that is
         no number are MESSAGE_ILLEGAL. See BARE_PROPERTIES.
         """
-        kind = message.sys_flag & TRANSACTION_MASK
-        queued = kind in (0, TRANSACTION_COMMIT_TYPE)
+        queued = is_queued(message.sys_flag)
         growth = 0
         if queued:
             try:

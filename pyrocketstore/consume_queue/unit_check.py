@@ -32,6 +32,7 @@ from pyrocketstore.record._text import string_to_properties
 from pyrocketstore.record.message import (
     PROPERTY_INNER_MULTI_DISPATCH,
     PROPERTY_INNER_MULTI_QUEUE_OFFSET,
+    is_queued,
 )
 from pyrocketstore.record.multi_dispatch import further_queues
 from pyrocketstore.system.env import O_RDWR, parent_directory
@@ -77,7 +78,6 @@ CHUNK = 4096
 FEW_QUEUES_ROWS = 256
 #: Units without a record that are read with those of a queue's records.
 SPARE_UNITS = 16
-TRANSACTION_MASK, TRANSACTION_COMMIT = 0xC, 0x8
 _UNIT = struct.Struct(">qiq")
 #: Of four fields of a damaged record at least this many must agree with a unit to prove it.
 AGREEING_MIN = 3
@@ -587,8 +587,10 @@ class _Record:
     def stated_offsets(self, key: Key) -> Iterator[int]:
         """Yield the queue offsets that a valid record states for a queue."""
         topic, _ = self._texts()
-        is_queued = self.header.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT)
-        if is_queued and (topic.decode("utf-8", "replace"), self.header.queue_id) == key:
+        if (
+            is_queued(self.header.sys_flag)
+            and (topic.decode("utf-8", "replace"), self.header.queue_id) == key
+        ):
             yield self.header.queue_offset
         for further, queue_offset in self.further_queues(True) + self.further_queues(False):
             if further == key:

@@ -45,6 +45,7 @@ from pyrocketstore.index.sync_point import (
     entry_phy_offsets,
     proven_slots,
 )
+from pyrocketstore.record.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK_TYPE
 from pyrocketstore.results import DispatchRequest
 from pyrocketstore.system._env import Event
 from pyrocketstore.system.env import Env
@@ -66,8 +67,6 @@ LOOK_S = 1.0
 #: The pause after a file could not be opened (ms).
 RETRY_MS = 1000
 
-_TRANSACTION_MASK = 0xC
-_TRANSACTION_ROLLBACK_TYPE = 0xC
 _NAME_LENGTH = 17
 #: Names that are left free before the first file, for files with earlier keys.
 _NAMES_BEFORE = 1_000_000
@@ -698,7 +697,7 @@ class IndexService:
         phy_offset = request.commit_log_offset
         if phy_offset < index_file.end_phy_offset:
             return True
-        if request.sys_flag & _TRANSACTION_MASK == _TRANSACTION_ROLLBACK_TYPE:
+        if request.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK_TYPE:
             return True
         key_hashes = index_key_hashes(request.topic, request.uniq_key, request.keys)
         if key_hashes and phy_offset == index_file.end_phy_offset:

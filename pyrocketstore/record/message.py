@@ -19,6 +19,17 @@ from pyrocketstore.arguments.scalars import (
 from pyrocketstore.display import shown
 from pyrocketstore.errors import StoreFormatError, StoreTypeError
 
+# ---- types of transactions in sysFlag (RocketMQ 4.9.3 MessageSysFlag) ---------------------------
+TRANSACTION_MASK = 0xC
+TRANSACTION_COMMIT_TYPE = 0x8
+TRANSACTION_ROLLBACK_TYPE = 0xC
+
+
+def is_queued(sys_flag: int) -> bool:
+    """Return whether records of that sysFlag have units: not prepared, not rolled back."""
+    return sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT_TYPE)
+
+
 # ---- names of properties (RocketMQ 4.9.3 MessageConst) ------------------------------------------
 PROPERTY_KEYS = "KEYS"
 PROPERTY_TAGS = "TAGS"

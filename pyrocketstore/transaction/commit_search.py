@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from pyrocketstore.commit_log.log import TRANSACTION_COMMIT_TYPE, TRANSACTION_MASK, CommitLog
+from pyrocketstore.commit_log.log import CommitLog
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.consume_queue.table import ConsumeQueueTable
 from pyrocketstore.record import _message
@@ -18,6 +18,8 @@ from pyrocketstore.record.message import (
     PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET,
     PROPERTY_WAIT_STORE_MSG_OK,
     TRANS_HALF_TOPIC,
+    TRANSACTION_COMMIT_TYPE,
+    TRANSACTION_MASK,
     utf8_length,
 )
 from pyrocketstore.transaction.prepared import PreparedMessage

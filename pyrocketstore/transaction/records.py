@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Mapping
 
 from pyrocketstore.arguments._numbers_and_bodies import body_size
-from pyrocketstore.commit_log.log import TRANSACTION_COMMIT_TYPE, TRANSACTION_MASK
 from pyrocketstore.record import _message
 from pyrocketstore.record._message import MessageExt
 from pyrocketstore.record.message import (
@@ -24,6 +23,8 @@ from pyrocketstore.record.message import (
     TRANS_CHECK_MAX_TIME_TOPIC,
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
+    TRANSACTION_COMMIT_TYPE,
+    TRANSACTION_MASK,
     Host,
     MessageExtBrokerInner,
     parse_java_int,

@@ -26,6 +26,7 @@ from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE
 from pyrocketstore.errors import StoreError
 from pyrocketstore.message_store.lost_ends import lost_end
 from pyrocketstore.message_store.topic_config import TopicConfigFile
+from pyrocketstore.record.message import is_queued
 from pyrocketstore.spark.options import SourceOptions
 from pyrocketstore.spark.plan.snapshot import StoreSnapshot, log_files_on_disk
 from pyrocketstore.spark.task_types import LogFile
@@ -36,8 +37,6 @@ SAMPLED_FILES = 64
 SAMPLED_BYTES = 16 << 10
 #: Losses of one kind that an error names.
 NAMED = 3
-#: sysFlag of messages that are in no queue: prepared, and rolled back.
-_TRANSACTION_MASK, _UNQUEUED = 12, (4, 12)
 _NUMBERS = ("queue_id", "queue_offset", "sys_flag")
 
 
@@ -176,6 +175,5 @@ def _records(snapshot: StoreSnapshot, file: LogFile) -> Iterator[tuple[str, int,
     for position, topic, queue_id, queue_offset, sys_flag in zip(
         positions.tolist(), topics.to_list(), *numbers, strict=True
     ):
-        queued = sys_flag & _TRANSACTION_MASK not in _UNQUEUED
-        if queued and queue_id >= 0 and queue_offset >= 0 and is_safe_name(topic):
+        if is_queued(sys_flag) and queue_id >= 0 and queue_offset >= 0 and is_safe_name(topic):
             yield topic, queue_id, queue_offset, file.from_offset + position
