@@ -17,6 +17,11 @@ BAD_INPUT ?= -m bad_input
 # Tests that `make test` leaves to `make test-all`; it runs those of damaged bytes on the debug build.
 LEFT_OUT = (slow or java or spark or faults or bad_input) and not smoke
 
+# Python compiles the few modules that are imported when it first reads them.
+PIP_FLAGS = --quiet --no-compile
+# Each process of the tests, the demo and the builds would parse the same sources again.
+unexport PYTHONDONTWRITEBYTECODE
+
 C_SOURCES := $(wildcard csrc/*.c bench/limits/*.c)
 COMPILED := $(subst /,.,$(basename $(wildcard pyrocketstore/*/_*.pyx)))
 SOURCES := $(wildcard pyrocketstore/*.py pyrocketstore/*/*.py pyrocketstore/*/*/*.py)
@@ -38,14 +43,14 @@ $(VENV)/.compile: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found" >&2; exit 1; }
 	@echo "Making $(VENV) and installing what compiles the modules"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --group compile
+	$(BIN)/python -m pip install $(PIP_FLAGS) --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install $(PIP_FLAGS) --group compile
 	@touch $@
 
 # $(VENV)/.dev, .demo and others: one dependency group each.
 $(VENV)/.%: pyproject.toml | $(VENV)/.compile
 	@echo "Installing dependency group $*"
-	$(BIN)/python -m pip install --quiet --group $*
+	$(BIN)/python -m pip install $(PIP_FLAGS) --group $*
 	@echo "Installed dependency group $*"
 	@touch $@
 
@@ -232,7 +237,7 @@ soak-interop: build ## random programs, damage and large stores beside 4.9.3, fo
 # Those whom the benchmarks compare with, and what draws.
 build/bench.stamp: pyproject.toml $(VENV)/.dev
 	@mkdir -p build
-	$(BIN)/python -m pip install --quiet --group bench
+	$(BIN)/python -m pip install $(PIP_FLAGS) --group bench
 	@touch $@
 
 BENCH_WORDS = $(if $(ONLY),--only $(ONLY)) $(if $(WITHOUT),--without $(WITHOUT)) $(if $(SMOKE),--smoke)

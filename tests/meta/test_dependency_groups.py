@@ -4,10 +4,11 @@ Method: compare the imports of its files with its group in pyproject.toml and `c
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -56,9 +57,15 @@ def third_party(text: str) -> set[str]:
     return found - sys.stdlib_module_names
 
 
+@functools.cache
+def owners_of_modules() -> Mapping[str, list[str]]:
+    """The distributions of each top-level module; reads the file lists of all that is installed."""
+    return packages_distributions()
+
+
 def missing(modules: Iterable[str], installed: set[str]) -> list[str]:
     """Modules of distributions that are not among `installed`; the project's own are of none."""
-    owners = packages_distributions()
+    owners = owners_of_modules()
     return sorted(
         module
         for module in modules

@@ -4,9 +4,10 @@ Method: read the sources as text and as syntax trees; each rule is first shown t
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,20 @@ def place_of(module: str) -> tuple[int, int]:
     return HOUSE.index(room), SPARK.index(part) if room == "spark" else 0
 
 
+@functools.cache
+def outline(text: str) -> tuple[list[ast.Import | ast.ImportFrom], list[tuple[int, int]]]:
+    """The imports of Python code, and first and last line of each function; parsed once a text."""
+    imports: list[ast.Import | ast.ImportFrom] = []
+    blocks = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            imports.append(node)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            blocks.append((node.lineno - 1, node.end_lineno or node.lineno))
+    return imports, blocks
+
+
+@functools.cache
 def is_module(name: str) -> bool:
     """Whether a dotted name is a module or folder of the package."""
     path = ROOT.joinpath(*name.split("."))
@@ -96,10 +111,10 @@ def is_module(name: str) -> bool:
 def imported(text: str, *, is_python: bool) -> Iterator[tuple[int, str]]:
     """(line, absolute module name) of every import and cimport, those in functions included."""
     if is_python:
-        for node in ast.walk(ast.parse(text)):
+        for node in outline(text)[0]:
             if isinstance(node, ast.Import):
                 yield from ((node.lineno, alias.name) for alias in node.names)
-            elif isinstance(node, ast.ImportFrom):
+            else:
                 base = "." * node.level + (node.module or "")
                 if base == "pyrocketstore":
                     yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
@@ -238,17 +253,11 @@ def docstring_lines(block: list[str]) -> int:
     return match[0].count("\n") if match else 0
 
 
-def python_blocks(text: str) -> Iterator[tuple[int, int]]:
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node.lineno - 1, node.end_lineno or node.lineno
-
-
 def long_functions(name: str, text: str) -> list[str]:
     """Functions over the limit, their docstrings not counted."""
     lines = text.split("\n")
     if name.endswith(".py"):
-        blocks = python_blocks(text)
+        blocks: Iterable[tuple[int, int]] = outline(text)[1]
     else:
         blocks = c_blocks(lines) if name.endswith((".c", ".h")) else cython_blocks(lines)
     found = []
