@@ -7,7 +7,7 @@ import shutil
 import sys
 import sysconfig
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import pytest
 import pyrocketstore
 from pyrocketstore.system.env import Env
 from support.gates import Gate
+from support.grids import axes, covering
 from support.seed import SEED
 
 # Another process of the machine may hold an example up.
@@ -91,7 +92,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent.name in ("spark", "faults"):
             item.add_marker(item.path.parent.name)
+    _leave_out_cases(items)
     items.sort(key=turn)
+
+
+def _leave_out_cases(items: Iterable[pytest.Item]) -> None:
+    """Of each test with several parameters, mark as slow what `covering` leaves out."""
+    grids = defaultdict(list)
+    for item in items:
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            grids[item.nodeid.partition("[")[0]].append(item)
+    for grid in grids.values():
+        chosen = covering([axes(case) for case in grid])
+        for number, case in enumerate(grid):
+            if number not in chosen:
+                case.add_marker("slow")
 
 
 @pytest.hookimpl(optionalhook=True)
