@@ -14,6 +14,8 @@ PARALLEL = --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reord
 COUNTS = --junit-xml=build/counts/$@.xml
 # Tests that feed damaged bytes: what the checked builds are for.
 BAD_INPUT ?= -m bad_input
+# Where they are; pytest would import every test module to look for them.
+BAD_INPUT_FILES = $(shell grep -rl --include='test_*.py' bad_input tests)
 # Tests that `make test` leaves to `make test-all`; it runs those of damaged bytes on the debug build.
 LEFT_OUT = (slow or java or spark or faults or bad_input) and not smoke
 
@@ -85,7 +87,10 @@ lint-beside-checked: build
 test-quick: build ## the quick tests, one of Spark included, on the release build
 	$(BIN)/pytest $(PARALLEL) $(COUNTS) -m "not ($(LEFT_OUT))" $(PYTEST_ARGS)
 
-test-all: build ## all tests that `make test` leaves out: Java, Spark, faults, damaged input, slow ones
+test-all: test-left-out test-checked-slow ## all tests that `make test` leaves out: Java, Spark, faults, damaged input, slow ones
+
+.PHONY: test-left-out test-checked-slow
+test-left-out: build
 	$(BIN)/pytest $(PARALLEL) $(COUNTS) -m "$(LEFT_OUT)" $(PYTEST_ARGS)
 
 pytest: build ## every test on the release build; PYTEST_ARGS="tests/index -x" a part
@@ -132,8 +137,13 @@ TSAN_TESTS ?= tests/faults/test_threads.py tests/commit_log/test_group_commit.py
 	tests/faults/test_kill.py::test_close_races_with_puts tests/commit_log/test_log_scan.py
 
 # `worksteal`: one file has most of these tests.
+CHECKED = $(DEBUG_ENV) $(BIN)/pytest $(PARALLEL:loadfile=worksteal) $(COUNTS) \
+	$(if $(PYTEST_ARGS),,$(BAD_INPUT_FILES))
 test-checked: build/debug.stamp ## damaged input on the debug build, which has every check on
-	$(DEBUG_ENV) $(BIN)/pytest $(PARALLEL:loadfile=worksteal) $(COUNTS) $(BAD_INPUT) $(PYTEST_ARGS)
+	$(CHECKED) -m "bad_input and not slow" $(PYTEST_ARGS)
+
+test-checked-slow: build/debug.stamp
+	$(CHECKED) -m "bad_input and slow" $(PYTEST_ARGS)
 
 test-debug: build/debug.stamp ## every test on the debug build
 	$(DEBUG_ENV) $(BIN)/pytest $(PARALLEL) $(PYTEST_ARGS)

@@ -78,6 +78,7 @@ def run(module: str, seed: str, blocks: int, note: Path) -> tuple[int, list[str]
     return calls, failures
 
 
+@pytest.mark.slow
 def test_no_call_ends_the_process(tmp_path: Path) -> None:
     names = api_calls.module_names()
     assert len(names) > 25, names

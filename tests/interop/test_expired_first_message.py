@@ -10,9 +10,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import pyrocketstore
 from pyrocketstore.results import GetMessageStatus
 from support.java_store import require_java
+
+pytestmark = pytest.mark.java
 
 FILE_SIZE = 4096
 THEIRS = {"mappedFileSizeCommitLog": FILE_SIZE, "mappedFileSizeConsumeQueue": 2000}

@@ -15,6 +15,8 @@ import pytest
 import pyrocketstore
 from support.java_store import require_java
 
+pytestmark = pytest.mark.java
+
 PAGE = Path(__file__).parents[2] / "docs" / "retention.md"
 COUNT = 1500
 

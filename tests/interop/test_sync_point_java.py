@@ -15,6 +15,8 @@ import pyrocketstore
 from pyrocketstore.index.sync_point import SYNC_POINT
 from support.java_store import require_java
 
+pytestmark = pytest.mark.java
+
 OURS: dict[str, Any] = {
     "mapped_file_size_commit_log": 1 << 15,
     "mapped_file_size_consume_queue": 4000,

@@ -14,7 +14,8 @@ import os
 import random
 import shutil
 import struct
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,19 @@ from support.seed import SEED
 from support.snapshot import snapshot
 
 pytestmark = pytest.mark.bad_input
+
+
+#: A third of the mutants of a table for `make test`, the rest for `make test-all`.
+in_parts = pytest.mark.parametrize(
+    "part", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))]
+)
+
+
+def part_of(numbered: Iterable[tuple[int, Mutant]], part: int) -> list[tuple[int, Mutant]]:
+    """One of three parts of a table, chosen by the CRC of the number: neighbours are alike."""
+    chosen = [one for one in numbered if zlib.crc32(b"%d" % one[0]) % 3 == part]
+    assert chosen
+    return chosen
 
 
 @pytest.fixture(scope="module")
@@ -115,10 +129,12 @@ def length_mutants(places: list[Place]) -> Iterator[Mutant]:
                 yield Mutant(text, "log", write_log(place.phy_offset + at, data), False)
 
 
-def test_lengths_of_records(survey: Survey) -> None:
-    for i, mutant in enumerate(length_mutants(survey.places)):
+@in_parts
+def test_lengths_of_records(survey: Survey, part: int) -> None:
+    mutants = list(enumerate(length_mutants(survey.places)))
+    assert len(mutants) == 96
+    for i, mutant in part_of(mutants, part):
         survey.run(mutant, writable=i % 5 == 0)
-    assert survey.count == 96
 
 
 HEAD_FIELDS = {"magic": (4, 4), "queueId": (12, 4), "queueOffset": (20, 8),
@@ -137,8 +153,9 @@ def head_mutants(places: list[Place]) -> Iterator[Mutant]:
                 yield Mutant(text, "log", write_log(place.phy_offset + at, data), False)
 
 
-def test_heads_of_records(survey: Survey) -> None:
-    for mutant in head_mutants(survey.places):
+@in_parts
+def test_heads_of_records(survey: Survey, part: int) -> None:
+    for _, mutant in part_of(enumerate(head_mutants(survey.places)), part):
         survey.run(mutant)
 
 
@@ -304,9 +321,9 @@ def index_mutants(root: Path) -> Iterator[Mutant]:
                 root / path, size))  # fmt: skip
 
 
-def test_lies_of_index_files(survey: Survey) -> None:
-    mutants = list(index_mutants(survey.base.path))
-    for i, mutant in enumerate(mutants):
+@in_parts
+def test_lies_of_index_files(survey: Survey, part: int) -> None:
+    for i, mutant in part_of(enumerate(index_mutants(survey.base.path)), part):
         survey.run(mutant, writable=i % 7 == 0)
 
 
@@ -376,8 +393,9 @@ def name_mutants(root: Path) -> Iterator[Mutant]:
     yield Mutant("an empty last log file", "log", content(f"commitlog/{1 << 20:020d}", b""), False)
 
 
-def test_names_and_kinds_of_files(survey: Survey) -> None:
-    for i, mutant in enumerate(name_mutants(survey.base.path)):
+@in_parts
+def test_names_and_kinds_of_files(survey: Survey, part: int) -> None:
+    for i, mutant in part_of(enumerate(name_mutants(survey.base.path)), part):
         for killed in (False, True) if SOAK else (i % 2 == 0,):
             survey.run(mutant, killed=killed, writable=i % 3 != 0)
 
