@@ -77,6 +77,7 @@ def test_cat(store: Path) -> None:
     assert beyond.stderr.startswith("Error: offset 99 is outside of queue orders/0")
 
 
+@pytest.mark.slow
 def test_cat_of_unknown_queues_and_topics(store: Path) -> None:
     for more in ((), ("--start", 5)):
         done = run("cat", store, "orders", "--queue", 99, *more, code=1)
@@ -88,6 +89,7 @@ def test_cat_of_unknown_queues_and_topics(store: Path) -> None:
         assert option in run("cat", store, "orders", option, -1, code=2).stderr
 
 
+@pytest.mark.slow
 def test_export_refuses_an_unknown_option(store: Path, tmp_path: Path) -> None:
     words = ("export", "--spark", store, tmp_path / "lake", "-o", "topik=orders")
     done = run(*words, code=2)
@@ -150,6 +152,7 @@ def test_dump(store: Path) -> None:
     assert sum("message" in row for row in rows) == 30
 
 
+@pytest.mark.slow
 def test_only_commands_with_two_forms_of_output_have_the_option_json(store: Path) -> None:
     assert "No such option" in run("dump", store, "--json", code=2).stderr
     for name in ("info", "cat", "query", "get", "verify"):
@@ -224,11 +227,13 @@ def test_output_that_cannot_be_written(store: Path, command: str, output: str | 
 
 
 @pytest.mark.parametrize("time", ["99999999999999999999", "0001-01-01", "-9e99", "9999999-01-01"])
+@pytest.mark.slow
 def test_times_that_no_clock_has(store: Path, time: str) -> None:
     for option in ("--begin", "--end"):
         assert time in run("query", store, "orders", "k1", option, time, code=2).stderr
 
 
+@pytest.mark.slow
 def test_without_a_command_the_help_is_printed() -> None:
     assert "\n  -h, --help" in run(code=2).stderr
 
@@ -254,6 +259,7 @@ def test_queries_are_a_regular_file_of_text(store: Path, tmp_path: Path) -> None
         (b"", "1 field(s)"),
     ],
 )
+@pytest.mark.slow
 def test_each_line_of_queries_counts(store: Path, tmp_path: Path, line: bytes, reason: str) -> None:
     queries = tmp_path / "queries"
     queries.write_bytes(b"topic\tk\t1\t0\t5\r\n" + line + b"\ntopic\tk\t1\t0\t5\n")
@@ -394,6 +400,7 @@ def test_numbers_are_ascii_digits_of_64_bits(store: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["cat", "--help"]])
+@pytest.mark.slow
 def test_a_full_device_gets_one_line(words: list[str]) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
@@ -415,6 +422,7 @@ def test_a_log_that_ends_before_valid_records(store: Path, tmp_path: Path) -> No
         assert "valid records follow" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_search_that_finds_nothing_says_why(store: Path) -> None:
     def nothing(*words: object) -> str:
         done = run("query", store, *words, code=1)

@@ -89,6 +89,7 @@ def test_delayed(store: Path) -> None:
     assert contents(store) == before
 
 
+@pytest.mark.slow
 def test_delayed_without_the_brokers_levels(store: Path) -> None:
     """A unit has the time at which its message is due; only the length of a delay is a setting."""
     with_levels, without = (
@@ -114,6 +115,7 @@ def test_delayed_messages_of_4_9_3(tmp_path: Path) -> None:
     assert [row["level"] for row in found] == sorted(row["level"] for row in found)
 
 
+@pytest.mark.slow
 def test_a_broker_that_has_delivered_everything(tmp_path: Path) -> None:
     path = unpack("broker-clean", tmp_path)
     assert run("delayed", path, "--config", GOLDEN / "broker-clean.conf", "--json").stdout == ""
@@ -136,6 +138,7 @@ def test_consumers(store: Path) -> None:
     assert contents(store) == before
 
 
+@pytest.mark.slow
 def test_groups_of_4_9_3(tmp_path: Path) -> None:
     path = unpack("broker-clean", tmp_path)
     found = rows(run("consumers", path, "--json"), "consumer")
@@ -161,6 +164,7 @@ def test_a_broker_with_light_queues_has_another_file(store: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_position_in_a_queue_that_is_gone(store: Path) -> None:
     (store / "config" / "consumerOffset.json").write_text('{"offsetTable":{"gone@g":{3:5}}}')
     (row,) = rows(run("consumers", store, "--json"), "consumer")
@@ -171,6 +175,7 @@ def test_a_position_in_a_queue_that_is_gone(store: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "name"), [("consumers", "consumerOffset.json"), ("delayed", "delayOffset.json")]
 )
+@pytest.mark.slow
 def test_a_damaged_file_is_one_line(store: Path, command: str, name: str) -> None:
     file = store / "config" / name
     file.write_text("{")
@@ -182,6 +187,7 @@ def test_a_damaged_file_is_one_line(store: Path, command: str, name: str) -> Non
     assert error.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_other_commands_read_a_store_with_damaged_config_files(store: Path) -> None:
     for file in (store / "config").iterdir():
         file.write_text("{")
@@ -195,6 +201,7 @@ def test_other_commands_read_a_store_with_damaged_config_files(store: Path) -> N
 
 
 @pytest.mark.parametrize("command", ["delayed", "consumers", "transactions"])
+@pytest.mark.slow
 def test_a_store_without_either(tmp_path: Path, command: str) -> None:
     with pyrocketstore.open(tmp_path, **SIZES) as opened:
         opened.put("t", b"")

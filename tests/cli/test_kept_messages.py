@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 
 import pyrocketstore
 from pyrocketstore.cli.app import app
+from support.grids import mostly_slow
 from support.snapshot import snapshot
 
 PAGE = Path(__file__).parents[2] / "docs/command.md"
@@ -41,7 +42,7 @@ def script(kept: Path, new: Path) -> str:
 
 
 @pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")
-@pytest.mark.parametrize(("number", "at"), [(9, 5000), (9, 100), (11, 700)])
+@pytest.mark.parametrize(("number", "at"), mostly_slow([(9, 5000), (9, 100), (11, 700)]))
 def test_messages_in_broken_are_read(tmp_path: Path, number: int, at: int) -> None:
     """Damage inside a file, at its begin, and in the last file."""
     root, new = tmp_path / "store", tmp_path / "new"

@@ -120,6 +120,7 @@ def test_the_model_sees_a_lie(valid: Valid, lie: Callable[[Lines], None]) -> Non
 
 
 @pytest.mark.parametrize("lie", [_change("body_sha256_8", "0" * 16), _drop, _lose(0), _lose(-1)])
+@pytest.mark.slow
 def test_what_ours_lacks_is_no_difference_to_accept(
     valid: Valid, lie: Callable[[Lines], None]
 ) -> None:
@@ -187,6 +188,7 @@ def _move_the_end(lines: Lines) -> None:
         _move_the_end,
     ],
 )
+@pytest.mark.slow
 def test_what_ours_made_up_is_no_difference_to_accept(
     valid: Valid, lie: Callable[[Lines], None]
 ) -> None:
@@ -263,6 +265,7 @@ def _asked(begin: int, end: int, hits: list[int], last: int) -> str:
         (3000, 9999, 250, False),
     ],
 )
+@pytest.mark.slow
 def test_only_hits_outside_of_the_window_may_lack(
     begin: int, end: int, hit: int, may_lack: bool
 ) -> None:
@@ -369,6 +372,7 @@ def test_a_lost_record_of_a_killed_process_is_seen(valid: Valid, tmp_path: Path)
 @pytest.mark.parametrize(
     "opening", [Opening(STORE_HOSTS[0], False), Opening(STORE_HOSTS[-1], True)]
 )
+@pytest.mark.slow
 def test_the_model_knows_every_form_of_the_api(opening: Opening, tmp_path: Path) -> None:
     rng = random.Random(1)
     where = (rng, opening, ASCII_TOPICS, 900)
@@ -397,6 +401,7 @@ def test_the_model_knows_every_form_of_the_api(opening: Opening, tmp_path: Path)
     runner.model.check(dump_lines(runner.root, settings, queries))
 
 
+@pytest.mark.slow
 def test_a_record_whose_properties_are_torn_is_what_is_there(valid: Valid, tmp_path: Path) -> None:
     """Properties may be written up to some byte, then zeros, only in the last record."""
     *before, last = valid.model.records

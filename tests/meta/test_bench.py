@@ -75,6 +75,7 @@ def needs(package: str) -> None:
         pytest.skip(f"SKIPPED ALOUD: {package} is not installed (group `bench`)")
 
 
+@pytest.mark.slow
 def test_micro_benchmarks_run():
     out = run("-m", "pytest", "bench", "-p", "no:cacheprovider", "--benchmark-disable")
     assert re.search(r"\d+ passed", out), out

@@ -222,6 +222,7 @@ def test_c_programs_with_guard_pages_and_sanitizers() -> None:
     assert output.count("hash: ok") == 3
 
 
+@pytest.mark.slow
 def test_arm_kernels_under_an_emulator() -> None:
     output = run_script("run_arm.sh")
     if "SKIPPED, no " in output:

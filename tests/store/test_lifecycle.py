@@ -401,6 +401,7 @@ assert not os.path.exists(path + "/abort")
     assert result.stdout == "through\n" * 7
 
 
+@pytest.mark.slow
 def test_ctrl_c_gets_through_waiting_for_a_flush(tmp_path):
     """Another thread's force hangs in the device: who waits behind it can be interrupted."""
     result = run(
@@ -430,6 +431,7 @@ assert not os.path.exists(path + "/abort")
     assert result.stdout == "through\n"
 
 
+@pytest.mark.slow
 def test_ctrl_c_gets_through_work_without_end(tmp_path):
     root = filled(tmp_path / "store", 2000)
     result = run(
@@ -506,6 +508,7 @@ def test_a_close_that_was_interrupted_at_its_first_step_has_closed_nothing(tmp_p
 
 
 @pytest.mark.parametrize("name", ["ReputMessageService", "AllocateMappedFileService"])
+@pytest.mark.slow
 def test_close_goes_on_after_ctrl_c(tmp_path, name):
     """The first close is interrupted while a thread hangs: the directory stays taken, since that
     thread still writes; the next close ends it, and all is clean."""
@@ -549,6 +552,7 @@ with open_store() as store:
     assert result.stdout == "1\n"
 
 
+@pytest.mark.slow
 def test_a_close_that_was_interrupted_is_ended_at_exit(tmp_path):
     root = tmp_path / "store"
     result = run(
@@ -568,6 +572,7 @@ let_go.set()
     assert not (root / "abort").exists()
 
 
+@pytest.mark.slow
 def test_a_join_that_was_interrupted_can_be_made_again(tmp_path):
     """CPython up to 3.12 takes the thread for ended then (Thread._wait_for_tstate_lock)."""
     result = run(
@@ -598,6 +603,7 @@ print("through")
 
 
 @pytest.mark.parametrize("thread", ["ReputMessageService", "FlushIndexFileThread"])
+@pytest.mark.slow
 def test_the_second_close_waits_as_the_first_did(tmp_path, thread):
     """What still works is let go 0.3 s after the second close began; all is clean then."""
     result = run(

@@ -1,8 +1,9 @@
-"""Which cases of a test with several parameters `make test` runs."""
+"""Which cases of a test with parameters `make test` runs; `make test-all` runs the others."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -31,3 +32,10 @@ def covering(cases: Sequence[Mapping[str, object]]) -> set[int]:
         chosen.add(best)
         wanted -= cases[best].items()
     return chosen
+
+
+def mostly_slow(values: Iterable[Any], quick: int = 1) -> list[Any]:
+    """Return values for `parametrize`, those behind the first `quick` marked as slow."""
+    given = list(values)
+    rest = (value if isinstance(value, tuple) else (value,) for value in given[quick:])
+    return [*given[:quick], *(pytest.param(*value, marks=pytest.mark.slow) for value in rest)]

@@ -14,6 +14,7 @@ import pytest
 
 from pyrocketstore.system import signal_shield
 from pyrocketstore.system.signal_shield import shielded
+from support.grids import mostly_slow
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +87,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize("seed", range(5, 13))
+@pytest.mark.parametrize("seed", mostly_slow(range(5, 13)))
 def test_a_handler_raises_during_the_first_use_of_a_name(seed: int) -> None:
     subprocess.run([sys.executable, "-c", FIRST_USE, str(seed)], check=True, timeout=60)
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import pyrocketstore
+from support.grids import mostly_slow
 from support.sizes import SIZES
 from support.transactions import HALF, commit_of_another, half_of_another
 
@@ -105,7 +106,7 @@ def check(path: Path, expected: int) -> None:
 
 
 @pytest.mark.parametrize("fate", FATES)
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", mostly_slow(OTHERS, 9))
 def test_a_reused_message_is_two_transactions(tmp_path: Path, name: str, fate: str) -> None:
     for unique_id, passed in itertools.product(("id", None), (0, 1)):
         folder = tmp_path / f"{unique_id} {passed}"

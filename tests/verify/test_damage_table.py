@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.damage_table import DAMAGES, FILES, HEAD, Made, make_store, outcome_of, parsed, table
+from support.grids import mostly_slow
 
 pytest.importorskip("click")
 
@@ -31,7 +32,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
     }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", mostly_slow(NAMES, 6))
 def test_a_damaged_file(stores: Stores, tmp_path: Path, name: str) -> None:
     said = parsed(PAGE.read_text())
     for damage in DAMAGES:
