@@ -15,7 +15,7 @@ COUNTS = --junit-xml=build/counts/$@.xml
 # Tests that feed damaged bytes: what the checked builds are for.
 BAD_INPUT ?= -m bad_input
 # Where they are; pytest would import every test module to look for them.
-BAD_INPUT_FILES = $(shell grep -rl --include='test_*.py' bad_input tests)
+BAD_INPUT_FILES = $(sort $(shell grep -rl --include="test_*.py" bad_input tests))
 # Tests that `make test` leaves to `make test-all`; it runs those of damaged bytes on the debug build.
 LEFT_OUT = (slow or java or spark or faults or bad_input) and not smoke
 

@@ -443,6 +443,15 @@ def test_no_test_module_is_imported_by_another():
     assert not wrong, "\n".join(wrong)
 
 
+def test_tests_that_start_java_say_so():
+    """`make test` leaves them to `make test-all` by the marker."""
+    paths = [path for path in (ROOT / "tests").rglob("test_*.py") if path.parent.name != "spark"]
+    texts = {path.name: path.read_text(encoding="utf-8") for path in paths}
+    starting = {name for name, text in texts.items() if re.search(r"\brequire_java(_5x)?\(", text)}
+    assert len(starting) > 10
+    assert [name for name in sorted(starting) if "mark.java" not in texts[name]] == []
+
+
 def test_names_of_test_modules_are_unique():
     """Pytest puts the folder of each test module on sys.path, where one name is one module."""
     folders = [path for path in (ROOT / "tests").iterdir() if path.name != "support"]
