@@ -109,10 +109,13 @@ PYTHON = (
     "transaction.positions",
     "transaction.service",
 )
-#: Modules whose time is that of Python objects: -O1 takes half of the compiler's time. None has C
-#: files beside it, whose objects all modules share.
+#: Modules whose time is that of Python objects or of making files: -O1 takes half of the compiler's
+#: time. None has C files beside it, whose objects all modules share.
 COLD = {
+    "commit_log._topic_min_offsets",
+    "commit_log.put_room",
     "consumer.groups",
+    "files._new_file",
     "flush.async_put",
     "transaction.positions",
     "transaction.service",
