@@ -35,7 +35,9 @@ cdef int hold_body(object body, Py_buffer *view, str what, Py_ssize_t row) excep
         raise StoreTypeError(f"{named(what, row)} must be bytes-like, not {kind}") from None
     except (BufferError, ValueError) as error:
         raise StoreFormatError(f"{named(what, row)} cannot be read: {error}") from error
-    if view.ndim != 1 or view.itemsize != 1 or not _is_byte_format(view.format):
+    # NumPy gives the number of a time as bytes.
+    if (view.ndim != 1 or view.itemsize != 1 or not _is_byte_format(view.format)
+            or type(body).__name__ in ("datetime64", "timedelta64")):
         form = "B" if view.format == NULL else view.format.decode("utf-8", "replace")
         shape = f"{type(body).__name__} of format {form!r} and {view.ndim} dimensions"
         PyBuffer_Release(view)

@@ -48,6 +48,7 @@ class Source(NamedTuple):
     queue_ids : callable(topic), its queue ids, sorted
     bounds : callable(topic, queue_id), the first readable queue offset and the end
     bounds_on_disk : as bounds, after a look for files that the owner of the store has deleted
+    lacks_units : callable(), True while queues may end too early; a position behind an end is kept
     mark : callable(topic, queue_id, offset), the message before a queue offset
     was_made_again : callable(topic, queue_id, mark), whether the queue has lost that message, since
         its topic was removed and made again
@@ -63,6 +64,7 @@ class Source(NamedTuple):
     queue_ids: Callable[[str], list[int]]
     bounds: Callable[[str, int], tuple[int, int]]
     bounds_on_disk: Callable[[str, int], tuple[int, int]]
+    lacks_units: Callable[[], bool]
     mark: Callable[[str, int, int], UnitMark | None]
     was_made_again: Callable[[str, int, UnitMark | None], bool]
     messages: Callable[[str, int, int, int], Iterator[MessageExt]]
@@ -258,7 +260,7 @@ class Consumer:
     def _first_offset(self, topic: str, queue_id: int, texts: list[str]) -> int:
         committed = self._positions.query(topic, queue_id)
         low, high = self._source.bounds(topic, queue_id)
-        if committed > high:
+        if committed > high and not self._source.lacks_units():
             texts.append(self._restart_text(topic, queue_id, committed, low))
             return low
         if committed >= 0:
@@ -504,6 +506,8 @@ class Consumer:
             if high == 0 and queue_id not in self._source.queue_ids(topic):
                 return
             is_other = self._source.was_made_again(topic, queue_id, reader.mark)
+            if reader.offset > high and self._source.lacks_units():
+                return
             # The end of a removed queue whose files are gone counts as its first message. The mark
             # shows later that another queue has the next messages.
             if reader.offset > high or is_other:

@@ -133,7 +133,12 @@ class ReputMessageService(ServiceThread):
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Pause dispatch inside the context, for example to remove a queue."""
+        """Pause dispatch inside the context, for example to remove a queue.
+
+        Raises StoreStateError in a dispatcher, which is called by the dispatch itself.
+        """
+        if self.is_current:
+            raise StoreStateError("a dispatcher cannot pause the dispatch that has called it")
         with self._turn, self._walking:
             yield
 

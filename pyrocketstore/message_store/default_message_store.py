@@ -507,11 +507,17 @@ class DefaultMessageStore(StoreContext):
             LOG.warning("warnings of lost messages cannot be read: %s", error)
             return []
 
+    def lacks_units(self) -> bool:
+        """Return whether units could not be written, so that queues may end before the log does."""
+        return bool(self.running_flags.flag_bits & RunningFlags.WRITE_LOGICS_QUEUE_ERROR)
+
     def _lower_positions(self) -> None:
         """Have groups read from the ends of queues that have lost messages, now or under another
         process: new ones get the queue offsets of those, before the group is used."""
         if self.config.broker_role is BrokerRole.SLAVE:
             return  # the positions are the master's, whose queues are longer
+        if self.lacks_units():
+            return  # the next opening has the ends
         offsets = ConsumerOffsets(self.env, self.root, lmq=self.config.enable_lmq)
         try:
             offsets.load()
@@ -849,6 +855,7 @@ class DefaultMessageStore(StoreContext):
             put=self._put_due,
             flush=lambda: self.services.log_flush.flush_to_end(),
             ends=lambda: self.shutdown_flag,
+            lacks_units=self.lacks_units,
             interval_ms=self.config.flush_delay_offset_interval,
         )
 

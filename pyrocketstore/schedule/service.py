@@ -48,6 +48,7 @@ class ScheduleMessageService(ServiceThread):
     put : callable(message), puts a message that is due; it waits for no flush
     flush : callable(), makes everything that was put before durable
     ends : callable(), True once the store accepts no more puts because it is closed
+    lacks_units : callable(), True while units that could not be written are missing from queues
     interval_ms : int, how often changed offsets are written
 
     The thread sleeps until the first message is due. The dispatcher signals `event` once a new
@@ -69,6 +70,7 @@ class ScheduleMessageService(ServiceThread):
         put: Callable[[MessageExtBrokerInner], PutMessageResult],
         flush: Callable[[], object],
         ends: Callable[[], bool],
+        lacks_units: Callable[[], bool],
         interval_ms: int,
     ) -> None:
         super().__init__("ScheduleMessageService")
@@ -79,6 +81,7 @@ class ScheduleMessageService(ServiceThread):
         self._put = put
         self._flush = flush
         self._ends = ends
+        self._lacks_units = lacks_units
         self._interval_ns = interval_ms * 1_000_000
         self._persist_at_ns = 0
         self._persisting = threading.Lock()
@@ -101,10 +104,13 @@ class ScheduleMessageService(ServiceThread):
         """Move each offset into the range of its queue; call before the first put.
 
         Otherwise an offset behind the end of a queue, which was removed or cut, would skip the
-        messages that the queue gets next.
+        messages that the queue gets next. Where units could not be written the end of a queue is
+        not known, and all offsets stay.
         Durability: an offset that was lowered is so on return. Raises StoreError.
         Source: RocketMQ 4.9.3 ScheduleMessageService#correctDelayOffset.
         """
+        if self._lacks_units():
+            return
         queues, before = dict(self._queues()), self.offsets.offsets()
         for level, offset in before.items():
             if level in queues:
@@ -150,6 +156,8 @@ class ScheduleMessageService(ServiceThread):
 
     def _try(self, level: int, queue: ConsumeQueue) -> float | None:
         """Deliver what is due of a level; after an error try again later."""
+        if self._lacks_units():
+            return FAILED_MS
         try:
             return self._deliver(level, queue)
         except (StoreError, MemoryError) as error:

@@ -67,6 +67,7 @@ from pyrocketstore.store.opening import (
     check_of,
     forget_notices,
     notices_of,
+    store_host_of,
     with_sizes,
 )
 from pyrocketstore.store.presets import check_preset
@@ -227,7 +228,9 @@ class Store(StoreCalls):
         self.read_only = opening.read_only
         self.path = config.store_path_root_dir
         given = opening.store_host
-        self.store_host = config.store_host if given is None else given
+        self.store_host = (
+            store_host_of(config, read_only=self.read_only) if given is None else given
+        )
         self._state = StoreState(self.path, self.read_only)
         topics = None
         if opening.topics_json and not self.read_only:

@@ -150,6 +150,7 @@ class StoreConsumers:
             self._queue_ids,
             self._bounds,
             self._bounds_on_disk,
+            engine.lacks_units,
             self._mark,
             self._was_made_again,
             lambda topic, queue_id, first, stop: messages(

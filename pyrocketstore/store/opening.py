@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ LOG = logger(__name__)
 
 #: So many mismatched files are named when a store is opened.
 MISMATCHED_MAX = 5
+PORT_MAX = 65535
 
 
 class Opening(NamedTuple):
@@ -58,6 +60,12 @@ def base_settings(
 
     Adds a notice for each line of a broker.conf that has no effect. Raises StoreFormatError.
     """
+    other = settings.get("store_path_root_dir")
+    if other is not None and absolute_path(other, "store_path_root_dir") != root:
+        raise StoreFormatError(
+            f"store_path_root_dir is {shown(other)}, and the path of the store {root!r}: leave the"
+            " setting out"
+        )
     if config is None:
         base = MessageStoreConfig().at_root(root)
     elif isinstance(config, MessageStoreConfig):
@@ -67,6 +75,26 @@ def base_settings(
         base, notes = MessageStoreConfig.from_broker_conf(path, strict=strict, root=root)
         notices += notes
     return (base.replace(**settings) if settings else base).absolute()
+
+
+def store_host_of(config: MessageStoreConfig, *, read_only: bool) -> str:
+    """Return `brokerIP1:listenPort` of the settings, the store host of records that are written.
+
+    A store that is open read-only needs none. Raises StoreFormatError.
+    """
+    address, port = config.broker_ip1 or "127.0.0.1", config.listen_port
+    try:
+        ipaddress.ip_address(address)
+        if 0 <= port <= PORT_MAX:
+            return config.store_host
+    except ValueError:
+        pass
+    if read_only:
+        return MessageStoreConfig().store_host
+    raise StoreFormatError(
+        f"brokerIP1 {shown(address)}, listenPort {port}: records have an IP address and a port of 0"
+        f" to {PORT_MAX} as their store host: change these settings, or give store_host"
+    )
 
 
 def check_of(value: Any, *, read_only: bool) -> TransactionCheck | None:
