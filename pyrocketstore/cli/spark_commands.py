@@ -28,13 +28,14 @@ _master = click.option(
     "--master",
     default="local[*]",
     show_default=True,
-    help="Spark master, if the environment sets none.",
+    help="Spark master, if the environment sets neither one nor SPARK_REMOTE.",
 )
 
 
 @contextlib.contextmanager
 def spark_session(what: str, master: str) -> Iterator[SparkSession]:
-    """A session that ends with the command, with `rocketmq-store` registered.
+    """A session that ends with the command, with `rocketmq-store` registered: over Spark Connect
+    where SPARK_REMOTE names a server.
 
     Raises MissingExtraError without pyspark or pyarrow, ClickException where Java is missing.
     """
@@ -49,15 +50,16 @@ def spark_session(what: str, master: str) -> Iterator[SparkSession]:
     assert pyarrow
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"pyrocketstore {what}")
-    if "MASTER" not in os.environ and "SPARK_ENV_LOADED" not in os.environ:
-        builder = builder.master(master)
-    for name, value in (
-        ("spark.ui.enabled", "false"),
-        ("spark.ui.showConsoleProgress", "false"),
-        ("spark.log.level", "ERROR"),
-        ("spark.sql.session.timeZone", "UTC"),
-    ):
-        builder = builder.config(name, value)
+    builder = builder.config("spark.sql.session.timeZone", "UTC")
+    if "SPARK_REMOTE" not in os.environ:  # a server has its own master and settings
+        if "MASTER" not in os.environ and "SPARK_ENV_LOADED" not in os.environ:
+            builder = builder.master(master)
+        for name, value in (
+            ("spark.ui.enabled", "false"),
+            ("spark.ui.showConsoleProgress", "false"),
+            ("spark.log.level", "ERROR"),
+        ):
+            builder = builder.config(name, value)
     try:
         session = builder.getOrCreate()
     except PySparkException as error:
