@@ -28,14 +28,14 @@ HOUSE = """
 
 #: Folders and modules of `spark/`, in order. Within a folder only cycles are refused.
 SPARK = """
-    packages encodable_errors local_paths fields options schemas task_types read plan source lake
-    jobs udf pipeline verify rebuild __init__
+    packages encodable_errors parse_errors local_paths fields options schemas task_types read plan
+    source lake jobs udf pipeline verify rebuild __init__
 """.split()
 
 #: What runs on executors of Spark, and the folders of the engine that it may import.
 EXECUTORS = """
-    packages encodable_errors local_paths fields options schemas task_types read lake.manifest
-    lake.writer jobs.expected_entries jobs.rebuild_log jobs.verify_rows udf
+    packages encodable_errors parse_errors local_paths fields options schemas task_types read
+    lake.manifest lake.writer jobs.expected_entries jobs.rebuild_log jobs.verify_rows udf
 """.split()
 EXECUTORS_ENGINE = """
     display errors results arguments system record filter config files index commit_log

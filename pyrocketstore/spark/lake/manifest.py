@@ -33,6 +33,7 @@ from pyrocketstore.errors import (
     StoreIOError,
     StoreStateError,
 )
+from pyrocketstore.spark.parse_errors import PARSE_ERRORS
 from pyrocketstore.spark.task_types import Mark
 from pyrocketstore.system.env import Env
 
@@ -494,14 +495,7 @@ def _as_damage(path: Path) -> Iterator[None]:
         yield
     except (StoreError, OSError):
         raise
-    except (
-        AttributeError,
-        LookupError,
-        OverflowError,
-        RecursionError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except PARSE_ERRORS as error:
         reason = f"not a manifest of this lake ({type(error).__name__}: {error})"
         raise StoreCorruptionError(str(path), -1, reason) from error
 

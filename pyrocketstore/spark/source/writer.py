@@ -42,6 +42,7 @@ from pyrocketstore.record.message import RESERVED_NAMES, MessageRefused, check_t
 from pyrocketstore.spark.encodable_errors import guarded_class
 from pyrocketstore.spark.local_paths import local_path
 from pyrocketstore.spark.options import WRITE, StorePlace, canonical_options, option_path
+from pyrocketstore.spark.parse_errors import PARSE_ERRORS
 from pyrocketstore.spark.plan.snapshot import place_settings
 from pyrocketstore.spark.schemas import MESSAGES, name_in
 from pyrocketstore.store.api import Store, open
@@ -492,14 +493,7 @@ class _Marker:
 def _as_damaged_marker(path: str) -> Iterator[None]:
     try:
         yield
-    except (
-        AttributeError,
-        LookupError,
-        OverflowError,
-        RecursionError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except PARSE_ERRORS as error:
         raise StoreCorruptionError(
             path,
             -1,
