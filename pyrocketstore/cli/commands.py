@@ -12,13 +12,13 @@ from pyrocketstore.cli.inspect import (
     FILE_COLUMNS,
     PROBLEM_COLUMNS,
     QUEUE_COLUMNS,
-    derived_damage,
     file_rows,
     has_lost_end,
     has_wrong_files,
     plan_texts,
     queue_rows,
     queue_spans,
+    quiet_damage,
     store_facts,
 )
 from pyrocketstore.cli.output import WRONG_CRC, Output, time_text
@@ -94,8 +94,8 @@ def info(target: Target, files: bool) -> None:
     A message is counted once for each queue that it can be read from, and keys of the log that no
     index file covers as "not indexed keys", as by `verify --details`.
 
-    The exit code is 1 if it reports damage: files that are missing or have a wrong length, or a log
-    that has lost its end, that is, queues refer to messages behind it.
+    The exit code is 1 if it reports damage: files that are missing, have a wrong length or cannot
+    be parsed, or a log that has lost its end, that is, queues refer to messages behind it.
     """
     output = target.output
     with target.open() as store:
@@ -105,10 +105,10 @@ def info(target: Target, files: bool) -> None:
         output.facts("store", store_facts(target.path, log_paths, store, spans))
         output.table("queue", QUEUE_COLUMNS, queue_rows(store, spans))
         gaps = missing_files(store.message_store)
-        derived = derived_damage(store)
-        for text in (*gaps, *derived):
+        quiet = quiet_damage(store)
+        for text in (*gaps, *quiet):
             output.warn(text)
-        is_damaged = bool(gaps or derived) or has_lost_end(store) or has_wrong_files(store)
+        is_damaged = bool(gaps or quiet) or has_lost_end(store) or has_wrong_files(store)
     if files:
         output.table("file", FILE_COLUMNS, file_rows(target.path, log_paths))
     if is_damaged:  # the opening has reported the rest

@@ -14,6 +14,7 @@ from pyrocketstore.recovery.other_formats import why_checkpoint_is_damaged
 from pyrocketstore.store.key_gaps import find_key_gaps
 from pyrocketstore.system.env import Env
 from pyrocketstore.verify.index_check import HEADER_DAMAGE, are_covered, damaged_headers
+from pyrocketstore.verify.opening_problems import config_problems
 
 QUEUE_COLUMNS = (
     "topic",
@@ -166,14 +167,16 @@ def has_wrong_files(store: Any) -> bool:
     return bool(engine.plan.mismatched or engine.index_service.wrong)
 
 
-def derived_damage(store: Any) -> list[str]:
-    """The texts for a damaged `checkpoint`, and for index files with a damaged header."""
+def quiet_damage(store: Any) -> list[str]:
+    """The texts for damage that an opening for reading passes over: of `checkpoint`, of the headers
+    of index files, and of files of `config`."""
     engine = store.message_store
     found = []
     damage = why_checkpoint_is_damaged(engine.env, engine.config)
     if damage:
         found.append(f"{store.path}/checkpoint: damaged: {damage}")
-    return found + [f"{path}: {HEADER_DAMAGE}" for path in damaged_headers(engine)]
+    found += [f"{path}: {HEADER_DAMAGE}" for path in damaged_headers(engine)]
+    return found + [str(problem) for problem in config_problems(engine)]
 
 
 def queue_rows(store: Any, spans: Iterable[QueueSpan]) -> Iterator[tuple[Any, ...]]:

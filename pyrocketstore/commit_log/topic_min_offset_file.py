@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from pyrocketstore.commit_log._topic_min_offsets import TopicMinOffsets
 from pyrocketstore.commit_log.parallel_scan import records_between
 from pyrocketstore.display import logger
-from pyrocketstore.errors import StoreError
+from pyrocketstore.errors import StoreCorruptionError, StoreError
 from pyrocketstore.files.config_file import BACKUP_SUFFIX, ConfigFile, table_of
 
 if TYPE_CHECKING:
@@ -104,10 +104,11 @@ class TopicMinOffsetFile:
         self._file = ConfigFile(env, self.path, _valid_part, _REMEDY)
         self._table: dict[str, TopicMinimum] = {}
         self._content: dict[str, Any] = {}
-        #: topics of which a warning was given
+        #: topics of which a warning was given, and the warning of a damaged file
         self._unproven: set[str] = set()
+        self._warned = ""
 
-    def read(self) -> None:
+    def read(self, *, read_only: bool = False) -> None:
         """Read the file or its backup; call before the files of the log are listed, which have the
         record of each entry then, also beside an owner.
 
@@ -116,9 +117,20 @@ class TopicMinOffsetFile:
         found again, with a warning, because no other minimum is certain to keep all others; the
         entry stays: see ConfigFile.
 
-        Raises StoreCorruptionError when the file and its backup are damaged; StoreIOError.
+        Raises StoreCorruptionError when the file and its backup are damaged: with `read_only`, a
+        warning says so instead, and nothing counts as removed. Raises StoreIOError.
         """
-        self._content = self._file.read().get(_TABLE, {})
+        try:
+            content = self._file.read()
+        except StoreCorruptionError as error:
+            if not read_only:
+                raise
+            text = f"{error}: messages that were removed are found again"
+            if text != self._warned:
+                self._warned = text
+                LOG.warning("%s", text)
+            content = {}
+        self._content = content.get(_TABLE, {})
         for topic, entry in self._file.backup().get(_TABLE, {}).items():
             if self._file.is_damaged(_TABLE, topic):
                 self._content[topic] = entry

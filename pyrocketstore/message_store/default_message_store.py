@@ -423,7 +423,7 @@ class DefaultMessageStore(StoreContext):
                 self._bit_map = self.registered_filters().bit_map
         clean = not self._abort_file.exists()
         self.flushed = read_flushed(self.env, self.root)
-        self.topic_minimums.read()
+        self.topic_minimums.read(read_only=self.read_only)
         self.commit_log.load()
         if not self.read_only:
             check_not_newer(self)

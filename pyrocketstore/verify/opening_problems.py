@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pyrocketstore.commit_log._scan import status_name
+from pyrocketstore.commit_log.topic_min_offset_file import TopicMinOffsetFile
+from pyrocketstore.consumer.consumer_filters import ConsumerFilters
+from pyrocketstore.consumer.offsets import ConsumerOffsets
+from pyrocketstore.consumer.subscription_groups import SubscriptionGroups
 from pyrocketstore.errors import StoreCorruptionError
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 from pyrocketstore.message_store.lost_ends import lost_end
@@ -38,7 +42,7 @@ def opening_problems(store: DefaultMessageStore) -> Iterator[Problem]:
     plan = store.plan
     if plan is None or not store.read_only:
         return
-    yield from _config_problems(store)
+    yield from config_problems(store)
     damage = why_checkpoint_is_damaged(store.env, store.config)
     if damage:
         text = f"{damage}; it counts as missing, and opening the store for writing makes it again"
@@ -71,16 +75,38 @@ def damaged_end(store: DefaultMessageStore, plan: RecoveryPlan) -> Problem | Non
     return Problem("log", *store.commit_log.position_of(plan.log_end), text)
 
 
-def _config_problems(store: DefaultMessageStore) -> Iterator[Problem]:
-    """Yield the files of a store that may be written whose damage an opening for writing refuses,
-    and a read-only one does not read."""
-    if why_only_read(store.env, store.config):
+def config_problems(store: DefaultMessageStore) -> Iterator[Problem]:
+    """Yield the files of `config` that are damaged, with their backups, of a read-only store that
+    may be written; damaged entries of the others are logged. Raises StoreIOError.
+
+    A read-only opening reads few of them: see `REFUSED_BY` for what each refuses.
+    """
+    env, config, root = store.env, store.config, store.root
+    if why_only_read(env, config):
         return
-    topics = TopicConfigFile(store.env, f"{store.root}/config/topics.json")
-    for file in (topics, DelayOffsets(store.env, store.root)):
+    filters = ConsumerFilters(
+        env,
+        root,
+        config.max_error_rate_of_bloom_filter,
+        config.expect_consumer_num_use_filter,
+        config.filter_data_clean_time_span,
+        store.newest_store_timestamp,
+    )
+    known = set()
+    for read in (
+        TopicConfigFile(env, f"{root}/config/topics.json").load,
+        DelayOffsets(env, root).load,
+        TopicMinOffsetFile(env, root).read,
+        ConsumerOffsets(env, root, lmq=config.enable_lmq).load,
+        SubscriptionGroups(env, root, lmq=config.enable_lmq).load,
+        filters.load,
+    ):
         try:
-            file.load()
+            read()
         except StoreCorruptionError as error:
+            if error.path in known:  # `config` itself
+                continue
+            known.add(error.path)
             yield Problem("config", error.path, error.position, error.reason)
 
 

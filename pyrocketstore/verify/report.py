@@ -5,10 +5,23 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Iterator, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from pyrocketstore.columns._record_walk import BAD_PROPERTIES
 
+#: What a damaged file of `config` refuses, by its name.
+REFUSED_BY = MappingProxyType(
+    {
+        "topics.json": "an opening for writing",
+        "delayOffset.json": "an opening for writing",
+        "topicMinOffset.json": "an opening for writing",
+        "consumerOffset.json": "a consumer",
+        "lmqConsumerOffset.json": "a consumer",
+        "subscriptionGroup.json": "a consumer",
+        "consumerFilter.json": "a consumer with a filter",
+    }
+)
 #: Problems that are kept; the others are only counted.
 PROBLEMS_MAX = 100
 
@@ -170,12 +183,14 @@ class VerifyReport(Verdict):
                 f"`checkpoint` is damaged: it is derived from the log; {self._once}, which makes it"
                 " again"
             )
-        found += [
-            f"{problem}; until then an opening for writing is refused, but messages can be read"
-            f"{self._log_first}"
-            for problem in self.problems
-            if problem.kind == "config"
-        ]
+        for problem in self.problems:
+            if problem.kind == "config":
+                name = problem.path.rpartition("/")[2].removesuffix(".bak")
+                refused = REFUSED_BY.get(name, "an opening for writing")
+                found.append(
+                    f"{problem}; until then {refused} is refused, but messages can be read"
+                    f"{self._log_first}"
+                )
         return found or [
             "the store is damaged where `problems` say: take a copy of it, open it for writing"
             " once, and verify it again"

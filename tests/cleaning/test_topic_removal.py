@@ -390,15 +390,23 @@ def test_units_that_another_engine_has_put_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"topicMinOffsetTable":[]}'])
-def test_a_damaged_file_is_an_error(tmp_path: Path, text: str) -> None:
+def test_a_damaged_file_refuses_openings_for_writing_alone(
+    tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with pyrocketstore.open(tmp_path, **SIZES) as store:
         fill(store)
         store.drop_topic("gone")
     for name in (FILE, f"{FILE}.bak"):
         (tmp_path / name).write_text(text)
-    for read_only in (False, True):
-        with pytest.raises(StoreCorruptionError, match="removed messages of topics may then be"):
-            pyrocketstore.open(tmp_path, read_only=read_only, **SIZES)
+    with pytest.raises(StoreCorruptionError, match="removed messages of topics may then be"):
+        pyrocketstore.open(tmp_path, **SIZES)
+    with pyrocketstore.open(tmp_path, read_only=True, **SIZES) as store:
+        assert found(store, "gone", "k1")
+        report = store.verify()
+        (problem,) = (each for each in report.problems if each.kind == "config")
+        assert problem.path == str(tmp_path / FILE)
+        assert any("an opening for writing is refused" in each for each in report.advice)
+    assert "messages that were removed are found again" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -44,6 +45,12 @@ bitMapLengthConsumeQueueExt=64
 COUNT = 160
 BEGIN_MS = 1_700_000_000_000
 TOPIC = "t"
+#: With ext units; with filters of consumers and removed messages; with neither.
+KINDS = ("ext", "filtered", "plain")
+#: A topic of which messages were removed, though the log has them.
+TRIMMED = "trimmed"
+
+AND_BACKUP = " and its backup"
 
 #: The files: name in the table, pattern, which of the files with that pattern.
 FILES: tuple[tuple[str, str, int], ...] = (
@@ -63,11 +70,20 @@ FILES: tuple[tuple[str, str, int], ...] = (
     ("`config/topics.json`", "config/topics.json", 0),
     ("`config/consumerOffset.json`", "config/consumerOffset.json", 0),
     ("`config/delayOffset.json`", "config/delayOffset.json", 0),
+    ("`config/subscriptionGroup.json`", "config/subscriptionGroup.json", 0),
+    ("`config/consumerFilter.json`", "config/consumerFilter.json", 0),
+    (f"`config/consumerFilter.json`{AND_BACKUP}", "config/consumerFilter.json", 0),
+    ("`config/topicMinOffset.json`", "config/topicMinOffset.json", 0),
+    (f"`config/topicMinOffset.json`{AND_BACKUP}", "config/topicMinOffset.json", 0),
     ("`config/topics.json.bak`", "config/topics.json.bak", 0),
 )
 DAMAGES = ("missing", "empty", "zeros", "random", "one flipped bit", "cut", "from another store")
 #: Files that are derived from the log: they refuse no opening, and no message depends on them.
 DERIVED = tuple(name for name, _, _ in FILES if not name.startswith(("`commitlog", "`config")))
+
+
+#: Topic, queue id, queue offset and body.
+Message = tuple[str, int, int, bytes]
 
 
 class Outcome(NamedTuple):
@@ -85,13 +101,21 @@ class Made(NamedTuple):
     root: Path
     conf: Path
     settings: dict[str, Any]
-    messages: list[tuple[int, int, bytes]]
+    messages: list[Message]
     #: physical offset of each
     positions: list[int]
 
 
-def make_store(root: Path, mark: bytes, *, ext: bool) -> Made:
+def kind_of(name: str) -> str:
+    """Return which kind of store has a file: one of KINDS."""
+    if "Filter" in name or "MinOffset" in name:
+        return "filtered"
+    return "ext" if "ext" in name else "plain"
+
+
+def make_store(root: Path, mark: bytes, kind: str) -> Made:
     """Make a store by a clock of its own, closed cleanly."""
+    ext = kind == "ext"
     settings = SIZES | (EXT if ext else {})
     env = Env()
     now = [BEGIN_MS]
@@ -104,6 +128,11 @@ def make_store(root: Path, mark: bytes, *, ext: bool) -> Made:
         broken(env, "now_ms", clock),
         pyrocketstore.open(root, env=env, **settings) as store,
     ):
+        if kind == "filtered":
+            for number in range(10):
+                store.put(TRIMMED, b"old %d" % number, keys=f"r{number}")
+            store.trim(TRIMMED, before=now[0] + 1000)
+            store.consumer("filtered", TOPIC, where="a > 5").close()
         for number in range(COUNT):
             body = mark + b"%d " % number * 20
             store.put(TOPIC, body, queue_id=number % 2, tags="A", keys=f"k{number}")
@@ -117,19 +146,20 @@ def make_store(root: Path, mark: bytes, *, ext: bool) -> Made:
     with pyrocketstore.open(root, read_only=True, **settings) as store:
         places = {(m.queue_id, m.queue_offset): m.phy_offset for m in store.read(TOPIC, None)}
         messages = read(store)
-    return Made(root, conf, settings, messages, [places[m[:2]] for m in messages])
+    assert {message[0] for message in messages} == {TOPIC}
+    return Made(root, conf, settings, messages, [places[m[1:3]] for m in messages])
 
 
-def read(store: pyrocketstore.Store) -> list[tuple[int, int, bytes]]:
-    """Return the readable messages, by queue and offset."""
-    try:
-        found = [
-            (m.queue_id, m.queue_offset, m.body)
-            for m in store.read(TOPIC, None, on_corrupt="skip")
-            if m.is_crc_valid
-        ]
-    except pyrocketstore.UnknownTopicError:
-        return []
+def read(store: pyrocketstore.Store) -> list[Message]:
+    """Return the readable messages, by topic, queue and offset."""
+    found: list[Message] = []
+    for topic in (TOPIC, TRIMMED):
+        with contextlib.suppress(pyrocketstore.UnknownTopicError):
+            found += [
+                (topic, m.queue_id, m.queue_offset, m.body)
+                for m in store.read(topic, None, on_corrupt="skip")
+                if m.is_crc_valid
+            ]
     return sorted(found)
 
 
@@ -220,6 +250,9 @@ def outcome_of(
     shutil.copytree(made.root, work)
     path = path_of(work, pattern, which)
     do_damage(path, path_of(other.root, pattern, which), damage)
+    if name.endswith(AND_BACKUP):
+        backup = f"{pattern}.bak"
+        do_damage(work / backup, other.root / backup, damage)
     faults = []
     before = digest(work)
     info, _ = command("info", made, work)
@@ -228,7 +261,7 @@ def outcome_of(
     if digest(work) != before:
         faults.append("a reader has changed the store")
     writable, after = opening(made, work, read_only=False)
-    is_lost = writable != "refuses" and after != made.messages
+    is_lost = writable != "refuses" and not set(after) >= set(made.messages)
     if writable == "refuses" and digest(work).keys() - {"lock"} != before.keys() - {"lock"}:
         faults.append("a refused opening has changed the store")
     if name in DERIVED:
@@ -242,19 +275,25 @@ def outcome_of(
             for message, position in zip(made.messages, made.positions, strict=True)
             if position - position % SIZES["mapped_file_size_commit_log"] != first
         ]
-        if any(message not in after and message[2] not in kept for message in others):
+        if any(message not in after and message[3] not in kept for message in others):
             faults.append("an opening has lost intact messages")
     if writable != "refuses":
         again, _ = command("verify", made, work)
         if verify.startswith("reports"):
             writable += ", repairs" if not again.startswith("reports") else ", verify still reports"
-        if is_lost:
-            writable += ", returns fewer messages"
-            if name in DERIVED and built_again(made, work) != made.messages:
-                faults.append("messages of the log are lost though only a derived file was damaged")
-    if read_only != "refuses" and seen != made.messages:
-        read_only += ", returns fewer messages"
+        writable += returned(after, made)
+        if is_lost and name in DERIVED and built_again(made, work) != made.messages:
+            faults.append("messages of the log are lost though only a derived file was damaged")
+    if read_only != "refuses":
+        read_only += returned(seen, made)
     return Outcome(info, verify, read_only, writable), faults
+
+
+def returned(messages: list[Message], made: Made) -> str:
+    """Return the end of a cell: whether messages are lost, or removed ones are found again."""
+    if not set(messages) >= set(made.messages):
+        return ", returns fewer messages"
+    return ", returns removed messages" if messages != made.messages else ""
 
 
 def built_again(made: Made, root: Path) -> list[Any]:

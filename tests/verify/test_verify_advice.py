@@ -472,7 +472,7 @@ def test_lost_files_can_be_restored(root: Path, is_opened: bool) -> None:
         assert store.max_offset("T", 0) + store.max_offset("T", 7) == COUNT
 
 
-@pytest.mark.parametrize("name", ["topics.json", "delayOffset.json"])
+@pytest.mark.parametrize("name", ["topics.json", "delayOffset.json", "topicMinOffset.json"])
 @pytest.mark.parametrize("backup", ["none", "valid", "damaged"])
 def test_a_damaged_file_of_config_is_reported(root: Path, name: str, backup: str) -> None:
     """Goal: a store that an opening for writing refuses is not `ok`."""
@@ -500,6 +500,43 @@ def test_a_damaged_file_of_config_is_reported(root: Path, name: str, backup: str
     path.with_name(f"{name}.bak").unlink(missing_ok=True)
     assert verify(root).ok
     open_once(root)
+
+
+@pytest.mark.parametrize(
+    ("name", "refused", "settings"),
+    [
+        ("consumerOffset.json", "a consumer is refused", {}),
+        ("subscriptionGroup.json", "a consumer is refused", {}),
+        ("consumerFilter.json", "a consumer with a filter is refused", {"where": "a > 5"}),
+    ],
+)
+def test_a_damaged_file_of_consumers_is_reported(
+    root: Path, name: str, refused: str, settings: dict[str, Any]
+) -> None:
+    path = root / "config" / name
+    path.write_text('{"cut')
+    (problem,) = verify(root).problems
+    assert (problem.kind, problem.path) == ("config", str(path))
+    (text,) = verify(root).advice
+    assert text.startswith(str(problem)) and refused in text and "for writing" not in text
+    for command in ("verify", "info"):
+        result = run(root, command)
+        assert result.exit_code == 1 and str(path) in result.stdout + result.stderr
+    with (
+        pyrocketstore.open(root, **SETTINGS) as store,
+        pytest.raises(StoreCorruptionError) as said,
+    ):
+        store.consumer("group", "T", **settings)
+    assert said.value.reason == problem.text
+    path.unlink()
+    assert verify(root).ok and run(root, "info").exit_code == 0
+
+
+def test_a_config_that_is_no_directory_is_one_problem(root: Path) -> None:
+    shutil.rmtree(root / "config")
+    (root / "config").write_text("")
+    (problem,) = verify(root).problems
+    assert (problem.kind, problem.path) == ("config", str(root / "config"))
 
 
 def test_a_damaged_topics_json_can_be_made_again(root: Path) -> None:

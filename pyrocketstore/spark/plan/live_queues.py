@@ -233,7 +233,7 @@ class LiveQueues:
                     if queue is not None:
                         queues[name] = queue
         self._queues = queues
-        self._minimums.read()
+        self._minimums.read(read_only=True)
         self._log = log_files_on_disk(self.env, self._settings)
         self._log_begins = [file.from_offset for file in self._log]
         self._minimums.load(self, writes=False)
