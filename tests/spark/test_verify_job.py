@@ -32,8 +32,8 @@ NAMES = sorted(path.name.removesuffix(".tar.xz") for path in GOLDEN.glob("*.tar.
 #: Counts that both have, with equal values.
 COUNTED = (
     "records keys bad_properties skipped_properties unqueued unnameable units pre_blank expired "
-    "units_in_damage repeated ext_units index_expired entries_in_damage not_indexed "
-    "missing_units missing_keys problem_count missing_count"
+    "queues messages other_offsets units_in_damage repeated ext_units index_expired "
+    "entries_in_damage not_indexed missing_units missing_keys problem_count missing_count"
 ).split()
 VERDICT = ("consistent", "complete", "ok")
 TOPIC = "t"
@@ -172,6 +172,21 @@ def bad_properties(store: Path) -> None:
         change(path, end - 2, bytes(2))
 
 
+def state_offset(store: Path, queue_offset: int, stated: int) -> None:
+    """Let a record of the queue 0 state another queue offset, which no checksum covers."""
+    place, *_ = unit(store, queue_offset)
+    path = store / "commitlog" / f"{place // 4096 * 4096:020d}"
+    change(path, place % 4096 + 20, stated.to_bytes(8, "big", signed=True))
+
+
+def random_checkpoint(store: Path) -> None:
+    change(store / "checkpoint", 0, random.Random(7).randbytes(4096))
+
+
+def cut_checkpoint(store: Path) -> None:
+    os.truncate(store / "checkpoint", 17)
+
+
 def no_queue_file(store: Path) -> None:
     queue_file(store).unlink()
 
@@ -233,6 +248,8 @@ def other_time(store: Path) -> None:
         (damaged_last_record, "the log ends here, though the store was stopped cleanly"),
         (other_time, "s old, its record"),
         (bad_properties, "is not complete"),
+        (random_checkpoint, "opening the store for writing makes it again"),
+        (cut_checkpoint, "opening the store for writing makes it again"),
         (no_queue_file, "missing or wrong on disk"),
         (short_queue_file, "must have"),
         (no_index, None),
@@ -245,6 +262,65 @@ def test_damaged_stores(spark, store, damage: Callable[[Path], None], text: str 
     report, texts = compare(spark, store, conf_of(store))
     assert not report.ok
     assert texts == set() if text is None else any(text in each for each in texts), texts
+
+
+LAST = 149  # the last queue offset of each queue
+
+
+@pytest.mark.parametrize(
+    ("at", "stated"),
+    [
+        ([1], LAST + 17),  # behind the queue
+        ([40], (1 << 63) - 1),
+        ([0], 16),  # that of another record
+        ([LAST - 60], -5),
+        ([40, 41, 42, LAST], LAST + 100),
+        ([40], 40 + (1 << 32)),
+    ],
+)
+def test_records_that_state_another_queue_offset(
+    spark: SparkSession, store: Path, at: list[int], stated: int
+) -> None:
+    for number, queue_offset in enumerate(at):
+        state_offset(store, queue_offset, stated + number)
+    conf = conf_of(store)
+    report, texts = compare(spark, store, conf)
+    assert report.other_offsets == report.problem_count == len(at)
+    assert texts == {problem.text for problem in report.problems}
+
+
+@pytest.mark.parametrize("stated", [16, -5, (1 << 63) - 1])
+def test_the_only_unit_of_a_queue_proves_no_offset(
+    spark: SparkSession, tmp_path: Path, stated: int
+) -> None:
+    store = tmp_path / "store"
+    with pyrocketstore.open(
+        store, mapped_file_size_commit_log=4096, mapped_file_size_consume_queue=400
+    ) as opened:
+        opened.put(TOPIC, b"body", keys="k")
+    state_offset(store, 0, stated)
+    report, _ = compare(spark, store, None)
+    assert report.other_offsets == 0 and not report.ok
+
+
+@pytest.mark.parametrize("which", ["later", "earlier", "moved"])
+def test_shifted_units_prove_no_offset(spark: SparkSession, store: Path, which: str) -> None:
+    data = queue_file(store).read_bytes()[:3000]
+    if which == "later":
+        change(queue_file(store), 100, data[80:500])
+    elif which == "earlier":
+        change(queue_file(store), 100, data[120:500])
+    else:  # they name records of queue 0
+        change(queue_file(store, 1), 100, data[100:500])
+    report, _ = compare(spark, store, conf_of(store))
+    assert report.other_offsets == 0 and not report.ok
+
+
+def test_another_queue_offset_beside_missing_units(spark: SparkSession, store: Path) -> None:
+    state_offset(store, 40, 1 << 20)
+    change(queue_file(store), 20 * 50, 3 * UNIT.pack(0, 0x7FFFFFFF, 0))
+    report, _ = compare(spark, store, conf_of(store))
+    assert (report.other_offsets, report.missing_units) == (1, 3)
 
 
 def test_skipped_properties_are_counted(spark, store):

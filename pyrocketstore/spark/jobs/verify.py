@@ -1,8 +1,8 @@
 """Verify on Spark: check the log, the queues and the index of stores against each other by joins.
 
 For stores that one machine would check for too long. It finds the problems of the log, properties,
-units, ext units and index entries that `pyrocketstore verify` finds. Only that command checks the
-chains, slots and header of an index file.
+units, ext units, index entries, checkpoint and config that `pyrocketstore verify` finds. Only that
+command checks the chains, slots and header of an index file.
 """
 
 from __future__ import annotations
@@ -65,21 +65,27 @@ _MISSING = ("missing", "missing_keys")
 _COUNTED_PROBLEMS = MappingProxyType(
     {
         "bad_properties": "bad_properties",
+        "other_offsets": "other_offsets",
         "missing": "missing_units",
         "missing_keys": "missing_keys",
     }
 )
 MAX_TIME_DIFF = 2**31 - 1
 _NO_END = 2**62
+#: The columns that name a queue offset.
+_PLACE = ("brokerName", "topic", "queueId", "queueOffset")
+_PLACE_OF_LOG = "struct<path:string,position:bigint>"
 
 
 @dataclasses.dataclass(frozen=True)
 class VerifyResult(Verdict):
     """The result of a verify; `consistent`, `complete` and `ok` follow from it as in VerifyReport.
 
-    `problems` has kind ("log", "queue", "ext", "index" or "config"), brokerName, path, position,
-    text, and count: the number of its units or keys. `counts` have the names of VerifyReport:
-    problem_count is the number of all problems, missing_count that of missing units and keys.
+    `problems` has kind ("log", "queue", "ext", "index", "checkpoint" or "config"), brokerName,
+    path, position, text, and count: the number of its units or keys. `counts` have the names of
+    VerifyReport: problem_count is the number of all problems, missing_count that of missing units
+    and keys, other_offsets that of records that state another queue offset than their unit; a count
+    of 0 may be missing.
     `index_unchecked` is the reason why an index was not checked, "" where each index was. `close`
     frees the result that Spark keeps.
     """
@@ -113,7 +119,8 @@ class VerifyResult(Verdict):
 class _Store:
     """The driver's view of one store, for the tasks and the verdicts.
 
-    `queue_root` and `queue_file_size` locate a missing unit. `covered` has the parts of the log
+    `queues` and `messages` are counts of VerifyReport. `queue_root` and `queue_file_size` locate a
+    missing unit. `covered` has the parts of the log
     that index files cover, the last one without an end. `rebuilt` has the units that only
     recovery has: path, position, text, count, and whether the log contradicts the unit on disk.
     `opening` has the problems that the opening found.
@@ -122,6 +129,8 @@ class _Store:
     broker_name: str
     low: int
     end: int
+    queues: int
+    messages: int
     queue_root: str
     queue_file_size: int
     log_tasks: tuple[LogFileTask, ...]
@@ -162,12 +171,16 @@ def verify(
         with contextlib.closing(StoreSnapshot(place, options.broker_conf, "skip")) as snapshot:
             found.append(_store_of(place, snapshot, options))
     damage = _damaged(spark, found)
-    verdicts = _log_verdicts(spark, found).unionByName(_queue_verdicts(spark, found, damage))
+    queues = _settled_queue_verdicts(spark, found, damage)
+    verdicts = _log_verdicts(spark, found).unionByName(queues)
     with_index = [store for store in found if store.has_index]
     if with_index:
         verdicts = verdicts.unionByName(_index_verdicts(spark, with_index, damage))
     verdicts = verdicts.persist()
     counts = _counts(verdicts)
+    queues.unpersist()
+    for name in ("queues", "messages"):
+        counts[name] = sum(getattr(store, name) for store in found)
     problems = verdicts.where("text IS NOT NULL").selectExpr(
         "kind", "brokerName", "path", "position", "text", "n AS count"
     )
@@ -222,7 +235,7 @@ def _store_of(place: StorePlace, snapshot: StoreSnapshot, options: SourceOptions
         )
         for file in files
     )
-    table = store.queue_table
+    table, queues = store.queue_table, store.consume_queues()
     units = tuple(
         UnitsTask(
             label,
@@ -230,7 +243,7 @@ def _store_of(place: StorePlace, snapshot: StoreSnapshot, options: SourceOptions
             f"{table.ext_path}/{queue.topic}/{queue.queue_id}",
             config.mapped_file_size_consume_queue_ext,
         )
-        for queue in store.consume_queues()
+        for queue in queues
     )
     unit_size = config.mapped_file_size_consume_queue
     has_index = bool(config.message_index_enable)
@@ -240,6 +253,8 @@ def _store_of(place: StorePlace, snapshot: StoreSnapshot, options: SourceOptions
         broker_name=label,
         low=snapshot.min_phy_offset,
         end=end,
+        queues=len(queues),
+        messages=sum(_messages_of(queue, snapshot.min_phy_offset) for queue in queues),
         queue_root=encodable(f"{config.store_path_root_dir}/consumequeue"),
         queue_file_size=-(-unit_size // CQ_STORE_UNIT_SIZE) * CQ_STORE_UNIT_SIZE,
         log_tasks=tasks,
@@ -251,6 +266,11 @@ def _store_of(place: StorePlace, snapshot: StoreSnapshot, options: SourceOptions
         rebuilt=_rebuilt(snapshot),
         opening=tuple(opening_problems(store)),
     )
+
+
+def _messages_of(queue: ConsumeQueue, low: int) -> int:
+    """Return the number of messages to read; `low` is the first byte of the log."""
+    return max(0, queue.get_max_offset_in_queue() - queue.first_readable_offset(low))
 
 
 def _from_first_file(snapshot: StoreSnapshot, queue: ConsumeQueue) -> QueueRange:
@@ -415,7 +435,7 @@ def _log_place(tasks: Iterable[LogFileTask], offset: Column) -> Column:
     ranges = Ranges([(label, begin, begin + size) for label, begin, size, _ in files])
     paths = tuple(encodable(path) for *_, path in files)
     find = functools.partial(log_places, ranges=ranges, paths=paths)
-    return _of_offsets("log_place", find, "struct<path:string,position:bigint>", offset)
+    return _of_offsets("log_place", find, _PLACE_OF_LOG, offset)
 
 
 def _of_offsets(name: str, find: Callable[..., Any], ddl: str, offset: Column) -> Column:
@@ -436,10 +456,70 @@ def _of_offsets(name: str, find: Callable[..., Any], ddl: str, offset: Column) -
     return made
 
 
-def _queue_verdicts(
+def _settled_queue_verdicts(
     spark: SparkSession, stores: Sequence[_Store], damage: Sequence[tuple[str, int, int]]
 ) -> DataFrame:
-    """Return one verdict for each queue offset that a record requires or that has a unit."""
+    """Return the verdicts of the queues, which Spark keeps: of a record that states another queue
+    offset than its unit, the record is damaged, and no unit is missing or wrong."""
+    judged = _judged(spark, stores, damage, None)
+    verdicts = _queue_verdicts(judged).persist()
+    if not verdicts.where("verdict = 'mismatched'").limit(1).count():
+        return verdicts
+    others = _other_offsets(judged).persist()
+    if others.limit(1).count():
+        verdicts.unpersist()
+        verdicts = _queue_verdicts(_judged(spark, stores, damage, others)).persist()
+        verdicts.count()
+    others.unpersist()
+    return verdicts
+
+
+def _other_offsets(judged: DataFrame) -> DataFrame:
+    """Return the records that state another queue offset than the unit that names them, by the
+    rules of the engine's OffsetSearch: _PLACE of the unit, phy, and stated.
+
+    The unit counts if no other record states its queue offset, the unit at the stated one does not
+    name the record, and an adjacent unit names its own record or another one of these.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    queue = _PLACE[:-1]
+    stated = judged.selectExpr(
+        *queue, "queueOffset AS stated",
+        "explode(filter(w, x -> NOT coalesce(present AND x.phy = u.phy, false)).phy) AS phy",
+    )  # fmt: skip
+    found = (
+        judged.where("verdict = 'mismatched' AND u.phy >= low AND u.phy < end")
+        .selectExpr(*_PLACE, "u.phy AS phy")
+        .join(stated, [*queue, "phy"])
+        .groupBy(*_PLACE, "phy")
+        .agg(F.min("stated").alias("stated"))
+    )
+    in_order = Window.partitionBy(*queue).orderBy("queueOffset")
+    rows = found.withColumn("run", F.col("queueOffset") - F.row_number().over(in_order))
+    covered = judged.where("same IS NOT NULL").select(*_PLACE)
+    proven = (
+        rows.groupBy(*queue, "run")
+        .agg(F.min("queueOffset").alias("first"), F.max("queueOffset").alias("last"))
+        .selectExpr(*queue, "run", "explode(array(first - 1, last + 1)) AS queueOffset")
+        .join(covered, list(_PLACE), "left_semi")
+        .select(*queue, "run")
+        .distinct()
+    )
+    return rows.join(proven, [*queue, "run"], "left_semi").select(*_PLACE, "phy", "stated")
+
+
+def _judged(
+    spark: SparkSession,
+    stores: Sequence[_Store],
+    damage: Sequence[tuple[str, int, int]],
+    others: DataFrame | None,
+) -> DataFrame:
+    """Return each queue offset that a record requires or that has a unit, with its verdict.
+
+    `others` are the _other_offsets that are known: they require no unit.
+    """
     from pyspark.sql import functions as F
 
     units = [task for store in stores for task in store.units_tasks]
@@ -448,20 +528,23 @@ def _queue_verdicts(
         "struct(commitLogOffset AS phy, size, tagsCode, extTimestamp AS ts, isExt, "
         "isExtThere, path)"
     )
-    place = ["brokerName", "topic", "queueId", "queueOffset"]
     logs = _log_tasks(stores)
-    wanted = map_tasks(spark, logs, expected_units, EXPECTED_DDL, _log_bytes).selectExpr(
-        *place, f"{record} AS w", "cast(null AS struct<phy bigint, size int, tagsCode bigint, "
+    records = map_tasks(spark, logs, expected_units, EXPECTED_DDL, _log_bytes)
+    if others is not None:
+        named = others.selectExpr(*_PLACE[:-1], "stated AS queueOffset", "phy AS commitLogOffset")
+        records = records.join(F.broadcast(named), [*_PLACE, "commitLogOffset"], "left_anti")
+    wanted = records.selectExpr(
+        *_PLACE, f"{record} AS w", "cast(null AS struct<phy bigint, size int, tagsCode bigint, "
         "ts bigint, isExt boolean, isExtThere boolean, path string>) AS u",
     )  # fmt: skip
     actual = map_tasks(spark, units, actual_units, UNITS_DDL, _unit_bytes).selectExpr(
-        *place, "cast(null AS struct<phy bigint, size int, tagsCode bigint, ts bigint, "
+        *_PLACE, "cast(null AS struct<phy bigint, size int, tagsCode bigint, ts bigint, "
         "required boolean>) AS w", f"{unit} AS u",
     )  # fmt: skip
     blank = f"(u.size = {PRE_BLANK_SIZE} AND u.phy = 0 AND u.tagsCode = 0)"
     grouped = (
         wanted.unionByName(actual)
-        .groupBy(*place)
+        .groupBy(*_PLACE)
         .agg(F.collect_list("w").alias("w"), F.max("u").alias("u"))
         .join(F.broadcast(_limits(spark, stores)), "brokerName")
         .withColumn("isBlank", F.expr(f"coalesce({blank}, false)"))
@@ -471,17 +554,35 @@ def _queue_verdicts(
         .withColumn("later", F.expr("filter(needed, x -> x.phy > u.phy)"))
         .withColumn("damaged", _in_ranges(damage, F.col("u.phy")))
     )
-    judged = grouped.withColumn("verdict", F.expr(_UNIT_VERDICT))
+    if others is None:
+        nothing = "cast(null AS bigint) AS stated", f"cast(null AS {_PLACE_OF_LOG}) AS place"
+        grouped = grouped.selectExpr("*", *nothing)
+    else:
+        placed = others.withColumn("place", _log_place(logs, F.col("phy"))).drop("phy")
+        grouped = grouped.join(F.broadcast(placed), list(_PLACE), "left")
+    return grouped.withColumn("verdict", F.expr(_UNIT_VERDICT))
+
+
+def _queue_verdicts(judged: DataFrame) -> DataFrame:
+    """Return the verdicts of queue offsets, with their counts and texts."""
+    from pyspark.sql import functions as F
+
     described = judged.withColumn("text", F.expr(_UNIT_TEXT))
-    at = f"queueOffset * {CQ_STORE_UNIT_SIZE}"
-    missing = f"format_string('%s/%s/%d/%020d', root, topic, queueId, {at} - {at} % fileSize)"
-    path = f"if(text IS NULL, null, coalesce(u.path, {missing}))"
+    # A damaged record may state any queue offset.
+    at = f"(cast(queueOffset AS decimal(20, 0)) * {CQ_STORE_UNIT_SIZE})"
+    begin = f"({at} - pmod({at}, fileSize))"
+    digits = f"cast(abs({begin}) AS string)"
+    width = f"greatest(if({begin} < 0, 19, 20), length({digits}))"
+    name = f"concat(if({begin} < 0, '-', ''), lpad({digits}, {width}, '0'))"
+    missing = f"format_string('%s/%s/%d/%s', root, topic, queueId, {name})"
+    path = f"if(text IS NULL, null, coalesce(place.path, u.path, {missing}))"
+    position = f"coalesce(place.position, pmod({at}, fileSize))"
     weight = (
         "CASE verdict WHEN 'misplaced' THEN cast(size(needed) AS bigint) "
         "WHEN 'outdated' THEN cast(size(later) AS bigint) ELSE 1L END"
     )
     counted = [
-        _named("verdict", path, f"{at} % fileSize", "1L", weight),
+        _named("verdict", path, position, "1L", weight),
         *(
             _named(f"'{name}'", "null", "null", count, count)
             for name, count in (
@@ -498,7 +599,7 @@ def _named(verdict: str, path: str, position: str, n: str, weight: str) -> str:
     """Return a row of verdicts as an expression of SQL; only the column `verdict` has a text."""
     is_own = verdict == "verdict"
     text = "text" if is_own else "cast(null AS string)"
-    kind = "if(verdict IN ('ext_gone', 'ext_time'), 'ext', 'queue')" if is_own else "'queue'"
+    kind = _UNIT_KIND if is_own else "'queue'"
     return (
         f"named_struct('verdict', {verdict}, 'kind', {kind}, 'brokerName', brokerName, "
         f"'path', cast({path} AS string), "
@@ -507,6 +608,10 @@ def _named(verdict: str, path: str, position: str, n: str, weight: str) -> str:
     )
 
 
+_UNIT_KIND = (
+    "CASE WHEN verdict IN ('ext_gone', 'ext_time') THEN 'ext' "
+    "WHEN verdict = 'other_offsets' THEN 'log' ELSE 'queue' END"
+)
 #: Records of a queue offset that the unit does not name, and that it might.
 _REPEATED = "if(same IS NULL, 0L, cast(size(needed) - if(same.required, 1, 0) AS bigint))"
 _UNIT_VERDICT = """
@@ -520,6 +625,7 @@ _UNIT_VERDICT = """
     WHEN NOT present AND size(needed) > 0 THEN 'missing'
     WHEN size(needed) > 0 THEN 'misplaced'
     WHEN u IS NULL THEN 'not_needed'
+    WHEN stated IS NOT NULL THEN 'other_offsets'
     WHEN isBlank THEN 'pre_blank'
     WHEN NOT present THEN 'empty'
     WHEN damaged THEN 'units_in_damage'
@@ -546,6 +652,10 @@ _UNIT_TEXT = """
     WHEN 'outdated' THEN format_string(
         'unit %d names %d bytes at %d of the log, but a later message of it is at %d',
         queueOffset, u.size, u.phy, get(later, 0).phy)
+    WHEN 'other_offsets' THEN format_string(
+        'the record is damaged: it states queue offset %d, but unit %d of the queue %s/%d names '
+        'the record; no checksum covers this field; `get %d` prints the message',
+        stated, queueOffset, topic, queueId, u.phy)
     WHEN 'empty' THEN format_string('unit %d is empty', queueOffset)
     WHEN 'mismatched' THEN format_string(
         'unit %d names %d bytes at %d of the log, where no message of this queue and offset is',
