@@ -108,6 +108,60 @@ def test_a_store_that_continues_without_its_last_files(root, caplog, more):
     check_mismatched(root, known, "or has lost its end", caplog, everything)
 
 
+def follow(stream: StoreStreamReader, at: Offset, batches: int = 3) -> tuple[Offset, list[Any]]:
+    """Where the stream is after some batches, also without new messages, and their rows."""
+    found = []
+    for _ in range(batches):
+        end = next_batch(stream, at)
+        found += [] if end == at else rows(stream, at, end)
+        at = end
+    return at, found
+
+
+@pytest.mark.parametrize("before", [("t", "u"), ("u", "t")])  # the last of it has the latest mark
+@pytest.mark.parametrize("again", ["t", "new"])
+@pytest.mark.parametrize("count", [5, 60, 300])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_store_that_is_made_again_without_an_old_queue(
+    tmp_path, caplog, before, again, count, restarts
+):
+    """The rows of the new store arrive once, and one warning does."""
+    root = tmp_path / "store"
+    fill(root, 60, "old", *before)
+    stream = reader(root, startingOffsets="earliest", failOnDataLoss=False)
+    at = next_batch(stream, INITIAL)
+    shutil.rmtree(root)
+    fill(root, count, "another", again)
+    stream.plan.look(now=True)
+    caplog.clear()
+    found = []
+    for first in (0, 7):
+        if restarts:
+            stream = reader(root, failOnDataLoss=False)
+        if first:
+            fill(root, first, "later", again)
+            stream.plan.look(now=True)
+        at, more = follow(stream, at)
+        found += more
+    assert sorted(found) == every(count + 7, again)
+    assert sum("the stream continues" in line for line in caplog.messages) == 1, caplog.text
+    # A queue with the old name is a new queue.
+    fill(root, 70, "back", "u")
+    stream.plan.look(now=True)
+    assert follow(stream, at)[1] == every(70, "u")
+
+
+def test_a_store_that_is_made_again_without_a_queue_that_is_no_longer_selected(tmp_path, caplog):
+    root = tmp_path / "store"
+    fill(root, 60, "old", "t", "u")
+    at = next_batch(reader(root, startingOffsets="earliest"), INITIAL)
+    shutil.rmtree(root)
+    fill(root, 20, "new", "t")
+    stream = reader(root, topic="t", failOnDataLoss=False)
+    assert follow(stream, at)[1] == every(20, "t")
+    assert sum("the stream continues" in line for line in caplog.messages) == 1, caplog.text
+
+
 def test_a_store_that_is_exchanged_under_a_running_stream(root):
     stream = reader(root, startingOffsets="earliest")
     known = next_batch(stream, INITIAL)

@@ -247,8 +247,12 @@ class StreamPlan:
         self._check_brokers(begins)
         begins = dict(begins)
         queue_ends = self._settled_queue_ends(begins)
-        selected = {k: at for k, at in begins.items() if k in queue_ends and self._is_selected(k)}
-        mismatched, reported = self._marks.mismatched(start, selected, queue_ends), set[str]()
+        others, mismatched = self._marks.mismatched(start, begins, queue_ends)
+        for key in sorted(key for key in begins if key[0] in others):
+            # No position is one of the other store: its queues are new, also one that is missing.
+            if how := others.pop(key[0], ""):
+                self._lost(key, begins[key], how)
+            del begins[key]
         moved: Positions = {}
         for key in [key for key in begins if self._is_selected(key)]:
             queue_end = queue_ends.get(key)
@@ -263,9 +267,7 @@ class StreamPlan:
                 continue
             low = min(self.stores()[key[0]].min_offset(key[1:]), queue_end)
             if key in mismatched:
-                if mismatched[key] not in reported:  # once for a store
-                    self._lost(key, begins[key], mismatched[key])
-                reported.add(mismatched[key])
+                self._lost(key, begins[key], mismatched[key])
             elif queue_end < begins[key]:
                 self._lost(key, begins[key], f"ends at {queue_end}")
             elif begins[key] < low:

@@ -80,24 +80,28 @@ class StreamStores:
 
     def mismatched(
         self, start: Mapping[str, Any], begins: Positions, queue_ends: Positions
-    ) -> dict[QueueKey, str]:
-        """Return the queues, read up to `begins`, that contradict the marks in `start`, and how.
+    ) -> _Mismatches:
+        """Return the stores, and the queues of other stores, that contradict the marks in `start`.
+
+        Parameters
+        ----------
+        begins : where each queue was read to
+        queue_ends : the ends of the selected queues that exist
 
         Each queue is compared at its first call and whenever its end has moved. Raises
         StoreIOError.
         """
-        moved = {
-            key for key, at in begins.items() if self._compared.get(key) != (at, queue_ends[key])
-        }
+        now = {key: (begins.get(key, -1), end) for key, end in queue_ends.items()}
+        moved = {key for key, at in now.items() if self._compared.get(key) != at}
         if not moved:
-            return {}
+            return {}, {}
         marks = decode_marks(start)
         if marks is None and any(begins.values()):
             self._warn()
         marks = marks or {}
         stores, found = self._settled(marks, moved)
-        self._compared |= {k: (begins[k], queue_ends[k]) for k in moved if k not in found}
-        return found | {key: stores[key[0]] for key in begins if key[0] in stores}
+        self._compared |= {key: now[key] for key in moved if key not in found}
+        return stores, found
 
     def check_batch(self, end: Mapping[str, Any], keys: Set[QueueKey]) -> None:
         """Check that a batch planned up to `end` is read from the stores that it was planned for;
@@ -142,7 +146,7 @@ class StreamStores:
         stores: dict[str, str] = {}
         queues: dict[QueueKey, str] = {}
         for broker, store in self._stores().items():
-            compared = sorted(key for key in keys if key[0] == broker and key in marks)
+            compared = sorted(key for key in keys if key[0] == broker)
             if not compared:
                 continue
             reader = _reader(store)
@@ -155,6 +159,8 @@ class StreamStores:
                 stores[broker] = f"is another store, or has lost its end: the checkpoint has {text}"
                 continue
             for key in compared:
+                if key not in marks:
+                    continue
                 at = marks[key].queue_offset
                 if reader.is_recreated(_whole(store, key, at + 1), marks[key]):
                     before = f"byte {marks[key].phy_offset} of the log"
