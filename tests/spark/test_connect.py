@@ -25,6 +25,7 @@ NAMES = {
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # a server beside other tests
 @pytest.mark.parametrize("part", NAMES)
 def test_entries_over_spark_connect(tmp_path: Path, part: str) -> None:
     if shutil.which("java") is None:
@@ -37,7 +38,7 @@ def test_entries_over_spark_connect(tmp_path: Path, part: str) -> None:
         env=os.environ | python | settings,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=580,
     )
     assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr[-2000:]}"
     assert ran.stdout.splitlines() == [f"{name}: works" for name in NAMES[part]]
