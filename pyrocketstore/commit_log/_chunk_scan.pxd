@@ -55,6 +55,15 @@ cdef class RecordMemory:
     cdef void *take(self, int64_t size)
 
 
+cdef class RowPool:
+    cdef void *blocks[32]
+    cdef size_t sizes[32]
+    cdef int count
+
+    cdef void *take(self, size_t size, size_t *taken) noexcept
+    cdef void give_back(self, void *block, size_t size) noexcept
+
+
 cdef class LogChunk:
     cdef readonly str path
     cdef readonly int64_t file_from_offset
@@ -69,13 +78,15 @@ cdef class LogChunk:
     cdef int64_t base_timestamp         # of the first record, ms
     cdef RecordMemory memory            # owner of `records` and `keys`, unless `is_own`
     cdef bint is_own
+    cdef RowPool pool                   # gets `own_size` bytes from `records` on back, if `is_own`
+    cdef size_t own_size
     cdef bint has_hashes                # False: `first_key` counts records with keys, without keys
     cdef chunk_record *records          # `count` of them, and one that ends the last; or NULL
     cdef int32_t *keys                  # the hashes of the index keys
     cdef map_entry **entries            # of `queues`, by number
     cdef rs_queue **found               # the queues to write to, cached by the dispatcher
 
-    cdef int keep(self, RecordBuffer buffer, RecordMemory memory) except -1
+    cdef int keep(self, RecordBuffer buffer, RecordMemory memory, RowPool pool) except -1
     cdef int number_queues(self) except -1
 
 
@@ -104,6 +115,7 @@ cdef class LogScanner:
     cdef bint keep
     cdef bint hash_keys
     cdef RecordMemory memory
+    cdef RowPool pool
     cdef TopicMinOffsets min_offsets
     cdef delay_table delays
     cdef list buffers

@@ -12,6 +12,9 @@ __pyx_capi__: Final[dict[str, object]]
 __test__: Final[dict[str, object]]
 
 @final
+class RowPool: ...
+
+@final
 class RecordMemory:
     def __new__(cls, env: EnvTable, size: int) -> Self: ...
 

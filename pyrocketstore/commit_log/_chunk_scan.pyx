@@ -58,6 +58,7 @@ from pyrocketstore.errors import StoreIOError
 cdef enum:
     FIRST_ROOM = 4096           # records and keys that a new buffer has room for
     ADVICE_HUGEPAGE = 14        # MADV_HUGEPAGE
+    ROW_POOL_SIZE = 32
 
 
 ctypedef struct unit_check:
@@ -142,6 +143,42 @@ cdef class RecordMemory:
 
 @cython.final
 @cython.auto_pickle(False)
+cdef class RowPool:
+    """Memory of chunks that are gone, for the next ones of a scan: fresh memory costs page faults.
+
+    Threads: any, with the GIL.
+    """
+    def __dealloc__(self):
+        cdef int i
+        for i in range(self.count):
+            free(self.blocks[i])
+
+    cdef void *take(self, size_t size, size_t *taken) noexcept:
+        # NULL without memory. `taken` is at least `size`.
+        cdef void *block
+        cdef int i
+        for i in range(self.count - 1, -1, -1):
+            if self.sizes[i] >= size:
+                block, taken[0] = self.blocks[i], self.sizes[i]
+                self.count -= 1
+                self.blocks[i], self.sizes[i] = self.blocks[self.count], self.sizes[self.count]
+                return block
+        # Chunks differ by a few records.
+        taken[0] = size + (size >> 3) + 64
+        return malloc(taken[0])
+
+    cdef void give_back(self, void *block, size_t size) noexcept:
+        if block == NULL:
+            return
+        if self.count == ROW_POOL_SIZE:
+            free(block)
+            return
+        self.blocks[self.count], self.sizes[self.count] = block, size
+        self.count += 1
+
+
+@cython.final
+@cython.auto_pickle(False)
 @cython.no_gc_clear
 cdef class LogChunk:
     """The records of one chunk of a log file, from `begin` to `end` (bytes into the file).
@@ -150,9 +187,8 @@ cdef class LogChunk:
     else the verdict on the bytes at `end`. `queues` maps the queues of the records.
     """
     def __dealloc__(self):
-        if self.is_own:
-            free(self.records)
-            free(self.keys)
+        if self.is_own:     # no_gc_clear: the pool is there
+            self.pool.give_back(self.records, self.own_size)
         free(self.entries)
         free(self.found)
 
@@ -329,32 +365,28 @@ cdef class LogChunk:
                 if self.records[i].kind & KIND_MULTI and (
                     self.records[i].kind & KIND_REMOVED or queue_number_of(&self.records[i]) >= 0)]
 
-    cdef int keep(self, RecordBuffer buffer, RecordMemory memory) except -1:
+    cdef int keep(self, RecordBuffer buffer, RecordMemory memory, RowPool pool) except -1:
         # Copies the records of a scan to `memory`, or to memory of its own without room there.
         cdef size_t size = <size_t>(buffer.count + 1) * sizeof(chunk_record)
         cdef size_t key_size = 0
-        cdef chunk_record *records
-        cdef int32_t *keys
         cdef void *room
         self.has_hashes = buffer.has_hashes
         if self.has_hashes:
             key_size = <size_t>buffer.records[buffer.count].first_key * sizeof(int32_t)
         room = NULL if memory is None else memory.take(size + key_size)
         if room == NULL:
-            self.is_own = True
-            self.records = records = <chunk_record *>malloc(size)
-            self.keys = keys = <int32_t *>malloc(key_size + 1)
-            if records == NULL or keys == NULL:
+            room = pool.take(size + key_size, &self.own_size)
+            if room == NULL:
                 raise MemoryError()
+            self.is_own = True
+            self.pool = pool
         else:
             self.memory = memory
-            records = <chunk_record *>room
-            keys = <int32_t *>(<uint8_t *>records + size)
-        memcpy(records, buffer.records, size)
+        self.records = <chunk_record *>room
+        self.keys = <int32_t *>(<uint8_t *>room + size)
+        memcpy(self.records, buffer.records, size)
         if key_size > 0:
-            memcpy(keys, buffer.keys, key_size)
-        self.records = records
-        self.keys = keys
+            memcpy(self.keys, buffer.keys, key_size)
         self.base_timestamp = buffer.base_timestamp
         return 0
 
@@ -508,6 +540,7 @@ cdef class LogScanner:
         self.memory = None
         if records_max is not None and records_max > 0:
             self.memory = RecordMemory(env, records_max)
+        self.pool = RowPool()
         self.buffers = []
         set_delays(&self.delays, delay_levels)
 
@@ -560,7 +593,7 @@ cdef class LogScanner:
             raise MemoryError()
         chunk.number_queues()
         if buffer.count > 0:
-            chunk.keep(buffer, self.memory)
+            chunk.keep(buffer, self.memory, self.pool)
         self.buffers.append(buffer)
         return chunk
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -182,10 +182,10 @@ class UnitCheck:
         self._keys: list[Key] = []
         self._chunks: list[LogChunk] = []
         self._count = 0
-        #: of the gathered chunks: queues whose units may contradict records, and how many units
-        #: agree with records of a chunk, and one past the record of the last unit or -1
+        #: of the gathered chunks: queues whose units may contradict records, and by chunk how many
+        #: units agree with its records, and one past the record of the last unit or -1
         self._doubtful: set[Key] = set()
-        self._agreed: list[tuple[Key, int, int]] = []
+        self._agreed: list[list[tuple[Key, int, int]]] = []
         self._multi_rows: list[tuple[int, int, int | None]] = []
         self._further: dict[Key, _Seen] = {}
         self._suspects: list[_Suspect] = []
@@ -202,7 +202,12 @@ class UnitCheck:
         if chunk.count:
             self._chunks.append(chunk)
             self._count += chunk.count
+            self._agreed.append([])
             self._compare_plain(chunk)
+            # The last one stays: the next chunk may have a record that must be seen beside it.
+            while len(self._chunks) > 1 and not self._doubtful:
+                self._count -= self._chunks.pop(0).count
+                self._confirm_all(self._agreed.pop(0))
         if self._multi:
             self._multi_rows += chunk.multi_rows()
         if self._count >= BATCH_MAX:
@@ -233,7 +238,7 @@ class UnitCheck:
             if units[i] is None:
                 continue
             if agreeing == ranges[i][2]:
-                self._agreed.append((keys[i], agreeing, -1 if ends[i] < 0 else end))
+                self._agreed[-1].append((keys[i], agreeing, -1 if ends[i] < 0 else end))
             else:
                 self._doubtful.add(keys[i])
 
@@ -246,9 +251,8 @@ class UnitCheck:
     def _compare(self) -> None:
         """Compare the gathered records with the units: of a few queues one by one, of many at
         once."""
-        for key, count, end in self._agreed:
-            if key not in self._doubtful:
-                self._confirm(key, count, end)
+        for agreed in self._agreed:
+            self._confirm_all(agreed)
         parts = list(self._doubtful_rows())
         self._chunks, self._agreed, self._doubtful, self._count = [], [], set(), 0
         if not parts:
@@ -280,6 +284,11 @@ class UnitCheck:
             rows = rows._replace(number=np.array(number, np.int32)[rows.number])
             if len(rows.number):
                 yield rows.take(np.flatnonzero(rows.number >= 0))
+
+    def _confirm_all(self, agreed: Iterable[tuple[Key, int, int]]) -> None:
+        for key, count, end in agreed:
+            if key not in self._doubtful:
+                self._confirm(key, count, end)
 
     def _confirm(self, key: Key, count: int, end: int) -> None:
         before = self._confirmed.get(key, (0, -1))
