@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pyrocketstore.config.dledger import with_dledger_log
-from pyrocketstore.config.file_sizes import log_file_size, queue_file_size
+from pyrocketstore.config.file_sizes import log_file_size, queue_file_size, sizes_beside
 from pyrocketstore.config.keys import OTHER_KEYS
 from pyrocketstore.config.properties_file import PropertyLine, read_properties
 from pyrocketstore.display import shown
@@ -725,7 +725,8 @@ def detect_sizes(
     """Return `config` with the file sizes that were not set derived from the existing files.
 
     The function reads directory listings and sizes, and the record sizes of a log of one file. An
-    index file does not show its geometry, since its header does not contain it. If a light queue
+    index file does not show its geometry, since its header does not contain it. If the files of the
+    log have the length of a preset, its sizes are those that no other file shows. If a light queue
     has a directory and no setting about light queues was given, light queues are enabled; otherwise
     a recovery would omit their units that were lost in a kill.
 
@@ -744,10 +745,11 @@ def detect_sizes(
     if read_only:
         config = config.with_dledger_log(env, root)
     logs = config.all_commit_log_paths
+    log = "mapped_file_size_commit_log"
     queue, ext = "mapped_file_size_consume_queue", "mapped_file_size_consume_queue_ext"
     default = MessageStoreConfig()
     detectors: dict[str, Callable[[], int | None]] = {
-        "mapped_file_size_commit_log": lambda: log_file_size(
+        log: lambda: log_file_size(
             env, *logs, assumed=config.mapped_file_size_commit_log if read_only else None
         ),
         queue: lambda: queue_file_size(
@@ -762,6 +764,9 @@ def detect_sizes(
         size = None if name in given else detect()
         if size is not None and size < 1 << 31:
             found[name] = size
+    for name, size in sizes_beside(found.get(log)).items():
+        if name not in given:
+            found.setdefault(name, size)
     if given.isdisjoint(LIGHT_QUEUE_SETTINGS) and _has_light_queues(env, root):
         found |= dict.fromkeys(LIGHT_QUEUE_SETTINGS, True)
     return dataclasses.replace(config, **found, given=given) if found else config

@@ -21,6 +21,7 @@ from pyrocketstore.index.directory import INDEX_HEADER, FoundIndexFile, entry_po
 from pyrocketstore.system.env import Env
 
 __all__ = [
+    "DEFAULT_GEOMETRY",
     "DEFAULT_HASH_SLOT_NUM",
     "DEFAULT_INDEX_NUM",
     "candidates_of",
@@ -33,6 +34,7 @@ __all__ = [
 #: 4.9.3's maxHashSlotNum and maxIndexNum.
 DEFAULT_HASH_SLOT_NUM = 5_000_000
 DEFAULT_INDEX_NUM = 20_000_000
+DEFAULT_GEOMETRY = (DEFAULT_HASH_SLOT_NUM, DEFAULT_INDEX_NUM)
 _O_RDONLY = 0
 _ENTRY = struct.Struct(">iqii")
 _SLOT = struct.Struct(">i")
@@ -159,6 +161,7 @@ def infer_geometry(
     env: Env,
     path_list: Sequence[str],
     configured: tuple[int | None, int | None] | None = None,
+    usual: tuple[int, int] = DEFAULT_GEOMETRY,
 ) -> tuple[int, int]:
     """Return the slots and entries of the index files, which do not store them.
 
@@ -166,11 +169,12 @@ def infer_geometry(
     ----------
     path_list : the files; empty ones are ignored
     configured : (maxHashSlotNum, maxIndexNum), None for an unknown one
+    usual : the same of new files, where it is unknown
 
     Returns
     -------
     (int, int): the configured values, if the files do not contradict them; else the defaults or the
-    1:4 ratio, if the length and the used slots of the files agree; the defaults without files
+    1:4 ratio, if the length and the used slots of the files agree; `usual` without files
 
     Raises: StoreFormatError when no geometry fits: maxHashSlotNum must then be given; StoreIOError.
     """
@@ -178,7 +182,7 @@ def infer_geometry(
     sizes = {path: env.size(path) for path in path_list}
     paths = [path for path in path_list if sizes[path] > 0]
     if not paths:
-        return hash_slot_num or DEFAULT_HASH_SLOT_NUM, index_num or DEFAULT_INDEX_NUM
+        return hash_slot_num or usual[0], index_num or usual[1]
     fully = hash_slot_num is not None and index_num is not None
     if not fully and len({sizes[path] for path in paths}) > 1:
         raise StoreFormatError(
@@ -203,7 +207,10 @@ def infer_geometry(
 
 
 def check_files(
-    env: Env, files: Sequence[FoundIndexFile], configured: tuple[int | None, int | None]
+    env: Env,
+    files: Sequence[FoundIndexFile],
+    configured: tuple[int | None, int | None],
+    usual: tuple[int, int] = DEFAULT_GEOMETRY,
 ) -> tuple[tuple[int, int], dict[str, str]]:
     """Infer the geometry of index files, and find files that are not index files any more.
 
@@ -211,6 +218,7 @@ def check_files(
     ----------
     files : the files, none of them empty, oldest first
     configured : (maxHashSlotNum, maxIndexNum), None for an unknown one
+    usual : the same of new files, where it is unknown
 
     Returns
     -------
@@ -219,13 +227,17 @@ def check_files(
     Raises: StoreFormatError when a file fits another geometry than the others or the configured
     one, or when no geometry is known for new files; StoreIOError.
     """
-    error = None
+    error, is_assumed = None, False
     looked_at = {file.path for file in (files[0], *files[-3:])} if files else set()
     try:
-        geometry = infer_geometry(env, [file.path for file in files], configured)
+        geometry = infer_geometry(env, [file.path for file in files], configured, usual)
     except StoreFormatError as unfit:
         error, looked_at = unfit, set()
-        geometry = _most_likely(env, files, configured, unfit)
+        found = _most_likely(env, files, configured)
+        is_assumed = found is None
+        geometry = found or (configured[0] or usual[0], configured[1] or usual[1])
+        if is_assumed and not _are_all_cut(files, index_file_size(*geometry)):
+            raise
     size = index_file_size(*geometry)
     lenient = None not in configured
     wrong = {}
@@ -243,6 +255,7 @@ def check_files(
         if other is None or (
             # A file that was cut fits fewer entries of the same number of slots.
             file.size < size
+            and not is_assumed
             and other[0] == geometry[0]
             and not is_uniform
             and other not in candidates_of(file.size, None, None)
@@ -257,9 +270,8 @@ def _most_likely(
     env: Env,
     files: Sequence[FoundIndexFile],
     configured: tuple[int | None, int | None],
-    unfit: StoreFormatError,
-) -> tuple[int, int]:
-    """Return a geometry that fits a file with entries; else the one for new files."""
+) -> tuple[int, int] | None:
+    """Return a geometry that fits a file with entries; else one that a length suggests, or None."""
     guesses = [
         guess
         for size in dict.fromkeys(file.size for file in files)
@@ -269,9 +281,25 @@ def _most_likely(
         for file in files:
             if file.index_count > 1 and geometry_fits(env, file.path, *guess):
                 return guess
-    if not guesses:
-        raise unfit
-    return guesses[0]
+    return guesses[0] if guesses else None
+
+
+def _are_all_cut(files: Sequence[FoundIndexFile], size: int) -> bool:
+    """Return False if a file may be a whole one of a geometry that is not known.
+
+    `size` is the length of a file of the assumed geometry. Whole files have one length; a file
+    without entries shows no geometry. The caller looks at the entries of the others.
+    """
+    return len({file.size for file in files}) == len(files) and all(
+        file.size < size and (file.index_count > 1 or not _is_possible_size(file.size))
+        for file in files
+    )
+
+
+def _is_possible_size(size: int) -> bool:
+    """Return True if some numbers of slots and entries make an index file of `size` bytes."""
+    rest = size - index_file_size(1, 2)
+    return rest >= 0 and rest % HASH_SLOT_SIZE == 0
 
 
 def _unfit(path: str, configured: tuple[int | None, int | None]) -> StoreFormatError:
@@ -319,8 +347,9 @@ def _entry_positions(
     fd = env.open(path, _O_RDONLY)
     try:
         last = _last_byte(env, fd, path, ranges)
-        if last >= 0:
-            first = last - count * INDEX_SIZE + 1
+        # A process that was killed may have written one entry more than its header counts.
+        for entries in (count, count + 1) if last >= 0 else ():
+            first = last - entries * INDEX_SIZE + 1
             yield from range(first + -first % HASH_SLOT_SIZE, first + INDEX_SIZE, HASH_SLOT_SIZE)
         pattern = begin_phy_offset.to_bytes(8, "big", signed=True)
         for begin, end in ranges if begin_phy_offset > 0 else ():

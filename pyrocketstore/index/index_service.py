@@ -35,6 +35,7 @@ from pyrocketstore.index.directory import (
     zero_rest,
 )
 from pyrocketstore.index.geometry import (
+    DEFAULT_GEOMETRY,
     candidates_of,
     check_files,
     infer_geometry,
@@ -215,6 +216,7 @@ class IndexService:
     flags : RunningFlags, gets the index bit when no file can be made
     read_only : bool, files are read through pread, and new keys stay in memory
     sync_point_file : SyncPointFile or None, which names durable entries of the last file
+    usual : (int, int), slots and entries of new files, where neither arguments nor files name them
 
     Threads: one thread builds (`build_index`, `get_and_create_last_index_file`); any thread
     queries; `load`, `flush`, `delete_expired_file`, `destroy`, `shutdown` by the store.
@@ -233,10 +235,12 @@ class IndexService:
         flags: RunningFlags,
         read_only: bool = False,
         sync_point_file: SyncPointFile | None = None,
+        usual: tuple[int, int] = DEFAULT_GEOMETRY,
     ) -> None:
         self._env = env
         self._root = root
         self._configured = (hash_slot_num, index_num)
+        self._usual = usual
         self._geometry: tuple[int, int] | None = None
         #: why a read-only store cannot read its index: only queries raise it
         self.geometry_error: StoreFormatError | None = None
@@ -352,7 +356,8 @@ class IndexService:
     def _check(
         self, files: Sequence[FoundIndexFile], found: Sequence[FoundIndexFile]
     ) -> tuple[tuple[int, int], dict[str, str]]:
-        """Return what `check_files` does, by the geometry in `sync_point` if none can be inferred.
+        """Return what `check_files` does, by the geometry in `sync_point` if none can be inferred,
+        or if it shows that a file was cut.
 
         Parameters
         ----------
@@ -360,14 +365,17 @@ class IndexService:
 
         Raises StoreFormatError, StoreIOError.
         """
+        point = self.sync_point
+        if point is not None and not point.has_geometry(*self._configured):
+            point = None
+        if point is not None and point.shows_cut(files):
+            return check_files(self._env, files, point.geometry)
         try:
-            return check_files(self._env, files, self._configured)
+            return check_files(self._env, files, self._configured, self._usual)
         except StoreFormatError:
             # Files of other lengths are of another geometry, which `sync_point` does not name.
-            point = self.sync_point
             if (
                 point is None
-                or not point.has_geometry(*self._configured)
                 or not any(point.describes(file) for file in found)
                 or {file.size for file in files} != {index_file_size(*point.geometry)}
             ):
@@ -546,7 +554,7 @@ class IndexService:
     def geometry(self) -> tuple[int, int]:
         """(maxHashSlotNum, maxIndexNum) as given, or as `load` inferred them."""
         if self._geometry is None:
-            self._geometry = infer_geometry(self._env, [], self._configured)
+            self._geometry = infer_geometry(self._env, [], self._configured, self._usual)
         return self._geometry
 
     @property

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import struct
 import zlib
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pyrocketstore.arguments.scalars import INT32_MAX
@@ -111,6 +112,13 @@ class SyncPoint(NamedTuple):
             and found.begin_timestamp == self.begin_timestamp
             and found.begin_phy_offset == self.begin_phy_offset
         )
+
+    def shows_cut(self, files: Sequence[FoundIndexFile]) -> bool:
+        """Return whether the file of that name is shorter than its geometry says, and all others
+        have the length of a whole one."""
+        size = index_file_size(*self.geometry)
+        shorter = {file.name for file in files if file.size != size}
+        return shorter == {self.name} and all(file.size <= size for file in files)
 
     def header(self, slot_count: int) -> bytes:
         """Return the header of the index file after the last durable entry."""

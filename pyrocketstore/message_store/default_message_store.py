@@ -445,6 +445,7 @@ class DefaultMessageStore(StoreContext):
             self.running_flags,
             self.read_only,
             SyncPointFile(self.env, self.root),
+            (self.config.max_hash_slot_num, self.config.max_index_num),
         )
         self.index_service.load(clean, self.has_record)
         self.queue_table.checkpoint = self.checkpoint

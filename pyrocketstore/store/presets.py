@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
+from pyrocketstore.config.file_sizes import PRESETS
 from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.display import shown
 from pyrocketstore.errors import StoreFormatError
@@ -14,21 +13,6 @@ from pyrocketstore.system.env import Env
 __all__ = ["PRESETS", "check_preset", "with_preset"]
 
 _INDEX_NAMES = ("max_hash_slot_num", "max_index_num")
-
-#: Slots and entries of an index file stay at 4.9.3's ratio of 1 to 4: a later opening that names
-#: neither of them infers both from the length of the file.
-PRESETS: Mapping[str, Mapping[str, int]] = MappingProxyType(
-    {
-        "small": MappingProxyType(
-            {
-                "mapped_file_size_commit_log": 256 << 10,
-                "mapped_file_size_consume_queue": 20 << 10,
-                "max_hash_slot_num": 2048,
-                "max_index_num": 8192,
-            }
-        )
-    }
-)
 
 
 def check_preset(preset: object) -> str | None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import warnings
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from support.grids import mostly_slow
 
 LOG_SIZE = 1 << 20
 NAME = "0" * 20
+SMALL_QUEUE = 20480
 
 
 def fill(root: Path, count: int, size: int = LOG_SIZE) -> None:
@@ -114,6 +117,93 @@ def test_a_single_queue_file_that_is_full_sets_the_file_size(tmp_path: Path) -> 
             store.put("T", b"%d" % number)
     with pyrocketstore.open(tmp_path) as store:
         assert store.message_store.config.mapped_file_size_consume_queue == 700
+
+
+@pytest.mark.parametrize("size", [LOG_SIZE, None])
+def test_a_queue_file_that_was_cut_to_the_length_of_a_preset(
+    tmp_path: Path, size: int | None
+) -> None:
+    """It does not set the size in a log that is not of the preset."""
+    with pyrocketstore.open(
+        tmp_path, **({} if size is None else {"mapped_file_size_commit_log": size})
+    ) as store:
+        store.put_many("T", [b"x"] * 1100)
+    path = tmp_path / "consumequeue/T/0" / NAME
+    os.truncate(path, SMALL_QUEUE)
+    with (
+        pytest.warns(StoreWarning, match=f"{SMALL_QUEUE} bytes and must have 6000000"),
+        pyrocketstore.open(tmp_path) as store,
+    ):
+        assert len(list(store.read("T"))) == 1100
+    assert path.stat().st_size == 6_000_000
+
+
+@pytest.mark.parametrize(
+    ("dispatched", "lost"),
+    [
+        ([("a", 1024)], [("a", 1000)]),
+        ([("a", 1024), ("b", 1024)], [("a", 1), ("b", 1)]),
+        ([("a", 1024)], [("b", 1)]),
+        ([("a", 3072)], [("a", 1)]),
+        ([], [("a", 10)]),
+        ([("a", 1024), ("b", 5)], []),
+    ],
+)
+@pytest.mark.parametrize("has_ext", [False, True])
+def test_a_small_store_keeps_its_queue_size_after_a_kill(
+    tmp_path: Path,
+    dispatched: list[tuple[str, int]],
+    lost: list[tuple[str, int]],
+    has_ext: bool,
+) -> None:
+    """Also where each queue's files are exactly full, and where there is no queue yet."""
+    root = tmp_path / "killed"
+    counts: Counter[str] = Counter()
+    with pyrocketstore.open(
+        tmp_path / "store", preset="small", enable_consume_queue_ext=has_ext
+    ) as store:
+
+        def put(pairs: list[tuple[str, int]]) -> None:
+            for topic, count in pairs:
+                store.put_many(
+                    topic,
+                    [b"x"] * count,
+                    tags=["tag"] * count,
+                    keys=[f"k{i}" for i in range(count)],
+                )
+                counts[topic] += count
+
+        put(dispatched)
+        store.wait_dispatched()
+        with store.message_store.dispatch_paused():
+            put(lost)
+            shutil.copytree(tmp_path / "store", root, ignore=lambda *_: {"lock"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", StoreWarning)
+        with pyrocketstore.open(root, read_only=True) as reader:
+            assert reader.verify().ok
+        with pyrocketstore.open(root) as store:
+            assert {topic: len(list(store.read(topic))) for topic in counts} == counts
+            store.wait_dispatched()
+            assert store.verify().ok
+    lengths = {
+        path.stat().st_size for path in (root / "consumequeue").rglob("0*0") if path.is_file()
+    }
+    assert lengths == {SMALL_QUEUE}
+    assert {path.stat().st_size for path in (root / "index").iterdir()} == {172_072}
+
+
+def test_a_queue_file_of_a_small_store_that_was_cut_gets_the_presets_length(tmp_path: Path) -> None:
+    with pyrocketstore.open(tmp_path, preset="small") as store:
+        store.put_many("T", [b"x"] * 1000)
+    path = tmp_path / "consumequeue/T/0" / NAME
+    os.truncate(path, 700)
+    with (
+        pytest.warns(StoreWarning, match=f"700 bytes and must have {SMALL_QUEUE}"),
+        pyrocketstore.open(tmp_path) as store,
+    ):
+        assert len(list(store.read("T"))) == 1000
+    assert path.stat().st_size == SMALL_QUEUE
 
 
 def test_all_files_that_were_cut_to_one_length_do_not_set_it(tmp_path: Path) -> None:

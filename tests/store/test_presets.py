@@ -148,7 +148,7 @@ def test_a_refresh_while_the_first_queue_is_made(
 
 
 def test_a_refresh_finds_queues_of_another_size(tmp_path: Path) -> None:
-    """The owner opens the store again, without the preset, when it has no queue."""
+    """The owner opens the store again, with another size, when it has no queue."""
     with pyrocketstore.open(tmp_path, preset="small") as owner:
         owner.put("t", b"x")
     with pyrocketstore.open(tmp_path, read_only=True) as reader:
@@ -156,7 +156,7 @@ def test_a_refresh_finds_queues_of_another_size(tmp_path: Path) -> None:
         assert next(messages).body == b"x"
         with pyrocketstore.open(tmp_path) as owner:
             owner.drop_topic("t")
-        with pyrocketstore.open(tmp_path) as owner:
+        with pyrocketstore.open(tmp_path, mapped_file_size_consume_queue=6_000_000) as owner:
             owner.put("t", b"y")
             owner.wait_dispatched()
             (queue,) = owner.message_store.consume_queues()

@@ -327,6 +327,7 @@ def _geometry(store: DefaultMessageStore, clean: bool) -> tuple[int, int]:
         store.running_flags,
         read_only=True,
         sync_point_file=SyncPointFile(store.env, settings.store_path_root_dir),
+        usual=(settings.max_hash_slot_num, settings.max_index_num),
     )
     try:
         index.load(clean, store.has_record)
