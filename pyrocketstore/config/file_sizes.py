@@ -34,6 +34,8 @@ PRESETS: Mapping[str, Mapping[str, int]] = MappingProxyType(
         )
     }
 )
+#: The settings that index files determine where there are some.
+INDEX_NAMES = ("max_hash_slot_num", "max_index_num")
 #: Largest offset at which a file of a store may end: an offset plus a size then fits an int64.
 MAX_FILE_END = 0x7FFFFFFF00000000
 PAGE_SIZE = 4096
@@ -157,6 +159,12 @@ def log_file_size(env: Env, *directories: str, assumed: int | None = None) -> in
     if not last.ends_in(file):
         raise _implausible(file, f"its last record continues behind its end, byte {file.size}")
     return size
+
+
+def has_index(env: Env, root: str) -> bool:
+    """Return True if the store in `root` has an index file that is not empty."""
+    directory = f"{root}/index"
+    return any(env.size(f"{directory}/{name}") > 0 for name in env.listdir(directory))
 
 
 def sizes_beside(log_size: int | None) -> Mapping[str, int]:

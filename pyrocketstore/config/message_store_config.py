@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from pyrocketstore.config.dledger import with_dledger_log
-from pyrocketstore.config.file_sizes import log_file_size, queue_file_size, sizes_beside
+from pyrocketstore.config.file_sizes import (
+    INDEX_NAMES,
+    has_index,
+    log_file_size,
+    queue_file_size,
+    sizes_beside,
+)
 from pyrocketstore.config.keys import OTHER_KEYS
 from pyrocketstore.config.properties_file import PropertyLine, read_properties
 from pyrocketstore.display import shown
@@ -765,7 +771,7 @@ def detect_sizes(
         if size is not None and size < 1 << 31:
             found[name] = size
     for name, size in sizes_beside(found.get(log)).items():
-        if name not in given:
+        if name not in given and not (name in INDEX_NAMES and has_index(env, root)):
             found.setdefault(name, size)
     if given.isdisjoint(LIGHT_QUEUE_SETTINGS) and _has_light_queues(env, root):
         found |= dict.fromkeys(LIGHT_QUEUE_SETTINGS, True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 
+from pyrocketstore.config.file_sizes import sizes_beside
 from pyrocketstore.errors import StoreFormatError
 from pyrocketstore.index._file import (
     HASH_SLOT_SIZE,
@@ -29,6 +30,7 @@ __all__ = [
     "fitting_geometry",
     "geometry_fits",
     "infer_geometry",
+    "usual_geometry",
 ]
 
 #: 4.9.3's maxHashSlotNum and maxIndexNum.
@@ -134,6 +136,14 @@ def _entry_agrees(
     return newest_hash >= 0 and newest_hash % hash_slot_num == slot
 
 
+def usual_geometry(log_size: int) -> tuple[int, int]:
+    """Return slots and entries in a store with log files of `log_size` bytes: those of the preset
+    with this size, else the defaults."""
+    sizes = sizes_beside(log_size)
+    hash_slot_num = sizes.get("max_hash_slot_num", DEFAULT_HASH_SLOT_NUM)
+    return hash_slot_num, sizes.get("max_index_num", DEFAULT_INDEX_NUM)
+
+
 def candidates_of(
     size: int, hash_slot_num: int | None, index_num: int | None
 ) -> list[tuple[int, int]]:
@@ -161,7 +171,6 @@ def infer_geometry(
     env: Env,
     path_list: Sequence[str],
     configured: tuple[int | None, int | None] | None = None,
-    usual: tuple[int, int] = DEFAULT_GEOMETRY,
 ) -> tuple[int, int]:
     """Return the slots and entries of the index files, which do not store them.
 
@@ -169,12 +178,11 @@ def infer_geometry(
     ----------
     path_list : the files; empty ones are ignored
     configured : (maxHashSlotNum, maxIndexNum), None for an unknown one
-    usual : the same of new files, where it is unknown
 
     Returns
     -------
     (int, int): the configured values, if the files do not contradict them; else the defaults or the
-    1:4 ratio, if the length and the used slots of the files agree; `usual` without files
+    1:4 ratio, if the length and the used slots of the files agree; the defaults without files
 
     Raises: StoreFormatError when no geometry fits: maxHashSlotNum must then be given; StoreIOError.
     """
@@ -182,7 +190,7 @@ def infer_geometry(
     sizes = {path: env.size(path) for path in path_list}
     paths = [path for path in path_list if sizes[path] > 0]
     if not paths:
-        return hash_slot_num or usual[0], index_num or usual[1]
+        return hash_slot_num or DEFAULT_HASH_SLOT_NUM, index_num or DEFAULT_INDEX_NUM
     fully = hash_slot_num is not None and index_num is not None
     if not fully and len({sizes[path] for path in paths}) > 1:
         raise StoreFormatError(
@@ -218,7 +226,7 @@ def check_files(
     ----------
     files : the files, none of them empty, oldest first
     configured : (maxHashSlotNum, maxIndexNum), None for an unknown one
-    usual : the same of new files, where it is unknown
+    usual : the same, where only files that were cut would show it
 
     Returns
     -------
@@ -230,7 +238,7 @@ def check_files(
     error, is_assumed = None, False
     looked_at = {file.path for file in (files[0], *files[-3:])} if files else set()
     try:
-        geometry = infer_geometry(env, [file.path for file in files], configured, usual)
+        geometry = infer_geometry(env, [file.path for file in files], configured)
     except StoreFormatError as unfit:
         error, looked_at = unfit, set()
         found = _most_likely(env, files, configured)

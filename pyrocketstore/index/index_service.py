@@ -216,7 +216,7 @@ class IndexService:
     flags : RunningFlags, gets the index bit when no file can be made
     read_only : bool, files are read through pread, and new keys stay in memory
     sync_point_file : SyncPointFile or None, which names durable entries of the last file
-    usual : (int, int), slots and entries of new files, where neither arguments nor files name them
+    usual : (int, int), slots and entries, where only files that were cut would show them
 
     Threads: one thread builds (`build_index`, `get_and_create_last_index_file`); any thread
     queries; `load`, `flush`, `delete_expired_file`, `destroy`, `shutdown` by the store.
@@ -554,7 +554,7 @@ class IndexService:
     def geometry(self) -> tuple[int, int]:
         """(maxHashSlotNum, maxIndexNum) as given, or as `load` inferred them."""
         if self._geometry is None:
-            self._geometry = infer_geometry(self._env, [], self._configured, self._usual)
+            self._geometry = infer_geometry(self._env, [], self._configured)
         return self._geometry
 
     @property

@@ -65,6 +65,7 @@ from pyrocketstore.files.transient_store_pool import TransientStorePool
 from pyrocketstore.flush.async_put import AsyncPuts
 from pyrocketstore.flush.index_flush import IndexFlush
 from pyrocketstore.index._file import IndexFile
+from pyrocketstore.index.geometry import usual_geometry
 from pyrocketstore.index.index_service import IndexService
 from pyrocketstore.index.sync_point import (
     SYNC_POINT,
@@ -445,7 +446,7 @@ class DefaultMessageStore(StoreContext):
             self.running_flags,
             self.read_only,
             SyncPointFile(self.env, self.root),
-            (self.config.max_hash_slot_num, self.config.max_index_num),
+            usual_geometry(self.config.mapped_file_size_commit_log),
         )
         self.index_service.load(clean, self.has_record)
         self.queue_table.checkpoint = self.checkpoint

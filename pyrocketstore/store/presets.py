@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyrocketstore.config.file_sizes import PRESETS
+from pyrocketstore.config.file_sizes import INDEX_NAMES, PRESETS, has_index
 from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.display import shown
 from pyrocketstore.errors import StoreFormatError
 from pyrocketstore.system.env import Env
 
 __all__ = ["PRESETS", "check_preset", "with_preset"]
-
-_INDEX_NAMES = ("max_hash_slot_num", "max_index_num")
 
 
 def check_preset(preset: object) -> str | None:
@@ -31,11 +29,7 @@ def with_preset(env: Env, root: str, config: MessageStoreConfig, preset: str) ->
     sizes: dict[str, Any] = {
         name: value for name, value in PRESETS[preset].items() if name not in config.given
     }
-    if _has_index(env, f"{root}/index"):
-        for name in _INDEX_NAMES:
+    if has_index(env, root):
+        for name in INDEX_NAMES:
             sizes.pop(name, None)
     return config.replace(**sizes) if sizes else config
-
-
-def _has_index(env: Env, directory: str) -> bool:
-    return any(env.size(f"{directory}/{name}") > 0 for name in env.listdir(directory))

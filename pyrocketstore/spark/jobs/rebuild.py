@@ -26,6 +26,7 @@ from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreFormatError, StoreStateError
 from pyrocketstore.files.abort_file import AbortFile
 from pyrocketstore.files.store_checkpoint import StoreCheckpoint
+from pyrocketstore.index.geometry import usual_geometry
 from pyrocketstore.index.index_service import IndexService
 from pyrocketstore.index.sync_point import SyncPointFile
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
@@ -327,7 +328,7 @@ def _geometry(store: DefaultMessageStore, clean: bool) -> tuple[int, int]:
         store.running_flags,
         read_only=True,
         sync_point_file=SyncPointFile(store.env, settings.store_path_root_dir),
-        usual=(settings.max_hash_slot_num, settings.max_index_num),
+        usual=usual_geometry(settings.mapped_file_size_commit_log),
     )
     try:
         index.load(clean, store.has_record)
