@@ -9,6 +9,7 @@ import shutil
 import warnings
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,9 +125,8 @@ def test_a_queue_file_that_was_cut_to_the_length_of_a_preset(
     tmp_path: Path, size: int | None
 ) -> None:
     """It does not set the size in a log that is not of the preset."""
-    with pyrocketstore.open(
-        tmp_path, **({} if size is None else {"mapped_file_size_commit_log": size})
-    ) as store:
+    sizes: dict[str, Any] = {} if size is None else {"mapped_file_size_commit_log": size}
+    with pyrocketstore.open(tmp_path, **sizes) as store:
         store.put_many("T", [b"x"] * 1100)
     path = tmp_path / "consumequeue/T/0" / NAME
     os.truncate(path, SMALL_QUEUE)

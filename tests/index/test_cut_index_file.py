@@ -9,6 +9,7 @@ import os
 import shutil
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -149,7 +150,11 @@ def test_a_whole_file_of_unusual_sizes_is_not_taken_for_a_cut_one(
 
 
 def test_a_preset_is_not_assumed_where_index_files_show_their_sizes(tmp_path: Path) -> None:
-    sizes = {"mapped_file_size_commit_log": 256 << 10, "max_hash_slot_num": 10, "max_index_num": 40}
+    sizes: dict[str, Any] = {
+        "mapped_file_size_commit_log": 256 << 10,
+        "max_hash_slot_num": 10,
+        "max_index_num": 40,
+    }
     with pyrocketstore.open(tmp_path, **sizes) as store:
         store.put_many("t", [b"x"] * COUNT, keys=[f"k{i}" for i in range(COUNT)])
     assert len(list((tmp_path / "index").iterdir())) > 2
