@@ -15,7 +15,8 @@ from pyrocketstore.commit_log._topic_min_offsets import TopicMinOffsets
 from pyrocketstore.commit_log.parallel_scan import records_between
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreCorruptionError, StoreError
-from pyrocketstore.files.config_file import BACKUP_SUFFIX, ConfigFile, table_of
+from pyrocketstore.files.checked_file import CheckedFile
+from pyrocketstore.files.config_file import BACKUP_SUFFIX, ContentError, table_of
 
 if TYPE_CHECKING:
     from pyrocketstore.commit_log.log import CommitLog
@@ -101,7 +102,7 @@ class TopicMinOffsetFile:
     def __init__(self, env: Env, root: str) -> None:
         self._env = env
         self.path = os.path.join(root, "config", TOPIC_MIN_OFFSET)
-        self._file = ConfigFile(env, self.path, _valid_part, _REMEDY)
+        self._file = CheckedFile(env, self.path, _TABLE, _valid_part, _REMEDY)
         self._table: dict[str, TopicMinimum] = {}
         self._content: dict[str, Any] = {}
         #: topics of which a warning was given, and the warning of a damaged file
@@ -112,10 +113,11 @@ class TopicMinOffsetFile:
         """Read the file or its backup; call before the files of the log are listed, which have the
         record of each entry then, also beside an owner.
 
-        For a topic whose entry is damaged, that of the backup counts, which has the same content:
-        removed messages stay removed. If the backup has none, removed messages of the topic may be
-        found again, with a warning, because no other minimum is certain to keep all others; the
-        entry stays: see ConfigFile.
+        Where the file does not have its checksum, its backup counts, which has the same content:
+        removed messages stay removed. Where neither has its own, and in files of older versions
+        without one, the backup's entry of a topic counts whose entry is damaged. If it has none,
+        removed messages of the topic may be found again, with a warning, because no other minimum
+        is certain to keep all others; the entry stays: see ConfigFile.
 
         Raises StoreCorruptionError when the file and its backup are damaged: with `read_only`, a
         warning says so instead, and nothing counts as removed. Raises StoreIOError.
@@ -274,13 +276,15 @@ def _entry_of(minimum: TopicMinimum) -> dict[str, Any]:
 
 def _valid_part(content: dict[str, Any]) -> dict[str, Any]:
     """Return a content without damaged entries. Raises ContentError."""
+    if _TABLE not in content:
+        raise ContentError(f"{_TABLE} is missing")
     table = table_of(content, _TABLE)
     valid = {
         topic: entry
         for topic, entry in table.items()
         if topic and _is_entry(entry) and not _LONE_SURROGATE.search(topic)
     }
-    return {**content, _TABLE: valid} if _TABLE in content else content
+    return {**content, _TABLE: valid}
 
 
 def _is_entry(entry: Any) -> bool:

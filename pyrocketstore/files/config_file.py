@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pyrocketstore.display import logger, printable
-from pyrocketstore.errors import StoreCorruptionError
+from pyrocketstore.errors import StoreCorruptionError, StoreError
 from pyrocketstore.files import fastjson
 from pyrocketstore.record.message import parse_java_int
 
@@ -116,8 +116,9 @@ class ConfigFile:
         self._damaged_entries: frozenset[Path] = frozenset()
 
     def read(self) -> dict[str, Any]:
-        """Return the valid part of the file, or of its backup where the file is missing, empty or
-        not valid JSON; {} where neither exists.
+        """Return the valid part of the file, or of its backup where the file is missing, empty,
+        not valid JSON, or doubtful; {} where neither exists. Where both are doubtful, the file
+        counts.
 
         An empty file without a backup counts as damaged: a power cut may have emptied it. A warning
         says that the backup is used, and where the file is damaged.
@@ -131,36 +132,72 @@ class ConfigFile:
             raise StoreCorruptionError(folder, -1, reason)
         self.env.check_directory(folder)
         broken: tuple[str, str] | None = None
+        unread: StoreError | None = None
+        doubtful: tuple[str, str, dict[str, Any], dict[str, Any]] | None = None
         for path in (self.path, self.path + BACKUP_SUFFIX):
-            data = self._bytes_of(path)
-            if data is None:
-                continue
             try:
+                data = self._bytes_of(path)
+                if data is None:
+                    continue
                 content = fastjson.parse(data)
                 valid = self._valid_part(content)
             except (fastjson.JsonError, ContentError) as error:
                 broken = broken or (path, _reason_of(error))
+                continue
+            except StoreError as error:
+                if not self._is_damage(error):
+                    raise
+                unread = unread or error
+                broken = broken or (path, _reason_of(error))
+                continue
+            doubt = self._doubt(content)
+            if doubt:
+                broken = broken or (path, doubt)
+                doubtful = doubtful or (path, doubt, content, valid)
                 continue
             if broken is not None:
                 text = f"{broken[0]}: {broken[1]}; its backup is used, and replaces it at the next"
                 self._warn(f"{text} write: repair it before, or {self._remedy}")
             self._note_damaged(path, content, valid)
             return valid
+        if doubtful is not None:
+            path, doubt, content, valid = doubtful
+            text = f"{path}: {doubt}, and no other copy of it is intact; what it has is used"
+            self._warn(f"{text}: repair it, or {self._remedy}")
+            self._note_damaged(path, content, valid)
+            return valid
+        if unread is not None:
+            raise unread
         if broken is not None:
             reason = f"{broken[1]}; repair it, or {self._remedy}"
             raise StoreCorruptionError(broken[0], -1, reason)
         self._set_damaged({})
         return {}
 
+    def _doubt(self, content: dict[str, Any]) -> str:
+        """Return why a content is not what was written, "" without a reason."""
+        return ""
+
+    def _encoded(self, content: dict[str, Any]) -> bytes:
+        """Return the bytes to write for a content."""
+        return fastjson.encode(content)
+
+    def _is_damage(self, error: StoreError) -> bool:
+        """Return whether a file that cannot be read counts as damaged, so that its backup is
+        used."""
+        return False
+
     def backup(self) -> dict[str, Any]:
         """Return the valid part of the backup if the last `read` has found damaged entries in the
         file; {} without damaged entries or a valid backup. Raises StoreIOError."""
-        data = self._bytes_of(self.path + BACKUP_SUFFIX) if self._damaged else None
-        if data is None:
-            return {}
         try:
-            return self._valid_part(fastjson.parse(data))
+            data = self._bytes_of(self.path + BACKUP_SUFFIX) if self._damaged else None
+            return {} if data is None else self._valid_part(fastjson.parse(data))
         except (fastjson.JsonError, ContentError):
+            return {}
+        except StoreError as error:
+            if not self._is_damage(error):
+                raise
             return {}
 
     def _note_damaged(self, path: str, content: dict[str, Any], valid: dict[str, Any]) -> None:
@@ -204,10 +241,11 @@ class ConfigFile:
 
     def _is_valid(self, data: bytes) -> bool:
         try:
-            self._valid_part(fastjson.parse(data))
+            content = fastjson.parse(data)
+            self._valid_part(content)
         except (fastjson.JsonError, ContentError):
             return False
-        return True
+        return not self._doubt(content)
 
     def _bytes_of(self, path: str) -> bytes | None:
         """Return the bytes of a file, None if it is missing. A symbolic link is refused, because
@@ -231,7 +269,7 @@ class ConfigFile:
         Durability: durable on return; a crash leaves the old content or the new. Raises StoreError.
         Source: RocketMQ 4.9.3 ConfigManager#persist.
         """
-        data = fastjson.encode(self._with_damaged(content))
+        data = self._encoded(self._with_damaged(content))
         self.env.make_directories(os.path.dirname(self.path))
         old = self._bytes_of(self.path)
         # Only valid content: the backup of a damaged file must be kept.
@@ -282,7 +320,9 @@ def _find_damaged(
             _find_damaged((*path, name), value, valid[name], found)
 
 
-def _reason_of(error: ValueError) -> str:
+def _reason_of(error: Exception) -> str:
+    if isinstance(error, StoreError):
+        return f"cannot be read: {error}"
     return f"not valid JSON: {error}" if isinstance(error, fastjson.JsonError) else str(error)
 
 

@@ -360,7 +360,7 @@ def test_a_reader_of_an_interrupted_drop_finds_no_message(tmp_path: Path) -> Non
         "recordCrc": mark[1],
         "dropping": True,
     }
-    content["topicMinOffsetTable"]["gone"] = entry
+    content = {"topicMinOffsetTable": content["topicMinOffsetTable"] | {"gone": entry}}
     (tmp_path / FILE).write_text(json.dumps(content))
     with pyrocketstore.open(tmp_path, read_only=True, **SIZES) as reader:
         assert bodies(reader, "gone") == found(reader, "gone", "k33") == []
