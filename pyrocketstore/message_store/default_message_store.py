@@ -564,15 +564,22 @@ class DefaultMessageStore(StoreContext):
         with self.life_lock:
             if not self._loaded:
                 raise StoreStateError(f"{self.root}: the store is closed")
-            if self._identity_of_root() != self._root_identity:
-                raise StoreStateError(
-                    f"{self.root} was moved or replaced while the store was open; close the store"
-                    " and open it again"
-                )
+            self.check_root()
             before = self.commit_log.get_max_offset()
             if not self.follower.follow():
                 self._reload()
             return self.commit_log.get_max_offset() - before
+
+    def check_root(self) -> None:
+        """Raise StoreStateError if another directory has the path of this read-only store.
+
+        A store that is open for writing refuses the single calls instead: see `Env.pin`.
+        """
+        if self.read_only and self._identity_of_root() != self._root_identity:
+            raise StoreStateError(
+                f"{self.root} was moved or replaced while the store was open; close the store and"
+                " open it again"
+            )
 
     def _identity_of_root(self) -> tuple[int, int] | None:
         return self.env.identity_at(f"{self.root}/.")

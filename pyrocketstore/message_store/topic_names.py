@@ -39,11 +39,13 @@ def check_known(engine: DefaultMessageStore, topic: str, half_offset: Callable[[
     Only a topic that is known by nothing else costs a look at each message that waits: topics.json
     may lack it where no such file is kept, or since its owner has not written it yet.
 
-    Raises UnknownTopicError, which names the nearest topic. StoreIOError.
+    Raises UnknownTopicError, which names the nearest topic. StoreIOError. StoreStateError: the
+    directory of a read-only store was moved or replaced.
     """
     reads = engine.reads
     if reads.queues.of_topic(topic) or topic in SYSTEM_TOPICS:
         return
+    engine.check_root()
     root = engine.config.store_path_root_dir
     configured = _configured(engine, root)
     if topic in configured or _has_directory(engine.env, root, topic):

@@ -1025,6 +1025,7 @@ class Store(StoreCalls):
             engine = self.message_store
             engine.wait_dispatched()
             if self.read_only:
+                engine.check_root()
                 engine.delay_offsets.load()
             reads, offsets = engine.reads, engine.delay_offsets.offsets()
             found: list[DelayedMessages] = pending.delayed_messages(
@@ -1179,6 +1180,9 @@ class Store(StoreCalls):
         Parameters
         ----------
         progress : callable(bytes done, bytes in total), or None
+
+        Raises StoreStateError: the store is closed, or is read-only and its directory was moved or
+        replaced.
         """
         given: Any = progress
         if given is not None and not callable(given):

@@ -86,6 +86,7 @@ class StoreConsumers:
             self._check()
             if self._loaded:
                 return
+            self._engine.check_root()
             self.offsets.load()
             self.subscriptions.load()
             plan = self._engine.plan
@@ -98,11 +99,16 @@ class StoreConsumers:
             self._engine.at_end.extend(ends)
             self._loaded = True
 
+    def _load_again(self) -> None:
+        """Read the positions that the owner of a read-only store has written meanwhile."""
+        if self._engine.read_only:
+            self._engine.check_root()
+            shielded(self.offsets.load)
+
     def positions(self) -> list[ConsumerPosition]:
         """Return the committed positions of all groups, sorted."""
         self.load()
-        if self._engine.read_only:
-            shielded(self.offsets.load)
+        self._load_again()
         found = []
         for (group, topic, queue_id), position in self.offsets.positions().items():
             end = self._bounds(topic, queue_id)[1]
@@ -114,8 +120,7 @@ class StoreConsumers:
         """Return the queue offset of the first half message that may be undecided; 0 without a
         position. Raises StoreError."""
         self.load()
-        if self._engine.read_only:
-            shielded(self.offsets.load)
+        self._load_again()
         return max(0, self.offsets.query_offset(TRANSACTION_GROUP, TRANS_HALF_TOPIC, 0))
 
     def consumer(

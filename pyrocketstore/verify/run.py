@@ -61,7 +61,8 @@ def verify_store(
 
     Raises
     ------
-    StoreIOError, StoreCorruptionError: a file cannot be read. StoreStateError: it was closed.
+    StoreIOError, StoreCorruptionError: a file cannot be read. StoreStateError: it was closed, or
+    the directory of a read-only store was moved or replaced.
 
     If files were deleted meanwhile, by the store's cleaner or by the owner of a store that is open
     read-only here, the check is repeated, in a read-only store with newly listed files. A problem
@@ -73,15 +74,18 @@ def verify_store(
     attempts = Attempts(store.env)
     before: VerifyReport | None = None
     while True:
+        store.check_root()
         listed = _first_files(store)
         live = store.read_only and _has_owner(store)
         try:
             report = _check(store, progress, again=before is not None)
         except StoreIOError as error:
+            store.check_root()
             if not was_removed(error) or not attempts.another():
                 raise
             before = before or VerifyReport(store.root)
             continue
+        store.check_root()
         changed = live or (_has_owner(store) if store.read_only else listed != _first_files(store))
         if report.ok or not changed or report.is_like(before) or not attempts.another():
             return report

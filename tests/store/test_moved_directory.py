@@ -20,6 +20,8 @@ from pyrocketstore import (
     MessageExtBrokerInner,
     MessageStoreConfig,
     StoreError,
+    StoreStateError,
+    UnknownTopicError,
 )
 from pyrocketstore.files.config_file import ConfigFile
 from pyrocketstore.system.env import Env
@@ -247,6 +249,70 @@ def test_a_follower_of_a_moved_store_says_so(tmp_path: Path, how: object) -> Non
             with pytest.raises(StoreError, match="moved or replaced while the store was open"):
                 reader.refresh()
         assert tree_of(root) == there
+
+
+QUESTIONS: dict[str, Callable[[pyrocketstore.Store], object]] = {
+    "verify": lambda reader: reader.verify(),
+    "consumer_positions": lambda reader: reader.consumer_positions(),
+    "delayed": lambda reader: reader.delayed(),
+    "an unknown topic": lambda reader: reader.read("other"),
+}
+
+
+@pytest.mark.parametrize("how", MOVES, ids=lambda how: how.__name__)
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_reader_of_a_moved_store_answers_nothing_about_another(
+    tmp_path: Path, question: str, how: object
+) -> None:
+    """`verify` gave a report on the directory that has the path now."""
+    assert callable(how)
+    root, beside = tmp_path / "store", tmp_path / "beside"
+    beside.mkdir()
+    other_store(beside / "other")
+    with pyrocketstore.open(root, **SMALL) as store:
+        store.put("T", b"first")
+    ask = QUESTIONS[question]
+    with pyrocketstore.open(root, read_only=True) as reader:
+        with contextlib.suppress(UnknownTopicError):
+            ask(reader)
+        if question == "verify":
+            assert reader.verify().ok
+        how(root, beside)
+        for _ in range(2):
+            with pytest.raises(StoreStateError, match="was moved or replaced while the store"):
+                ask(reader)
+    if how in (replace_by_empty, replace_by_store, replace_by_link):
+        with pyrocketstore.open(root, read_only=True) as reader:
+            assert reader.verify().ok, "the other directory is valid"
+
+
+def test_positions_of_another_store_are_not_read(tmp_path: Path) -> None:
+    """The first call that needs them reads their file."""
+    root, beside = tmp_path / "store", tmp_path / "beside"
+    beside.mkdir()
+    other_store(beside / "other")
+    with pyrocketstore.open(root, **SMALL) as store:
+        store.put("T", b"first")
+    with pyrocketstore.open(root, read_only=True) as reader:
+        replace_by_store(root, beside)
+        with pytest.raises(StoreStateError, match="was moved or replaced while the store"):
+            reader.transactions()
+
+
+def test_a_store_that_is_replaced_during_its_verify(tmp_path: Path) -> None:
+    root, beside = tmp_path / "store", tmp_path / "beside"
+    beside.mkdir()
+    other_store(beside / "other")
+    with pyrocketstore.open(root, **SMALL) as store:
+        store.put("T", b"first")
+    with pyrocketstore.open(root, read_only=True) as reader:
+
+        def progress(done: int, total: int) -> None:
+            if not (beside / "moved").exists():
+                replace_by_store(root, beside)
+
+        with pytest.raises(StoreStateError, match="was moved or replaced while the store"):
+            reader.verify(progress)
 
 
 # ---- the mechanism -------------------------------------------------------------------------------
