@@ -560,7 +560,14 @@ class ConsumeQueue(UnitAppender):
             self.mappings.remove(self._mapping)
 
     def _persist(self, action: Callable[[], bool]) -> bool:
-        """Run `action` with retries; when it is given up, mark the queue and the flags."""
+        """Run `action` with retries; when it is given up, mark the queue and the flags.
+
+        A queue that is marked gives up without a try, and without another line in the log.
+        """
+        if self.failed:
+            if self.flags is not None:
+                self.flags.make_logics_queue_error()
+            return False
         try:
             return retry(
                 self.env, self.flags, f"{self.topic}/{self.queue_id}", self._may_write, action
