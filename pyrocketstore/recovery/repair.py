@@ -62,7 +62,9 @@ def repair(store: StoreContext) -> bool:
                 position = stop
             if not flags.is_write_error():
                 dispatch_restarted(store, end, had_units)
-            whole = not flags.is_write_error()
+            if not flags.is_write_error():
+                _raise_next_offsets(store)
+                whole = True
         finally:
             dispatcher.position = end
             for queue in () if whole else failed:
@@ -71,6 +73,17 @@ def repair(store: StoreContext) -> bool:
     if whole:
         LOG.warning("queues and index are repaired: puts are accepted again")
     return whole
+
+
+def _raise_next_offsets(store: StoreContext) -> None:
+    """Have puts continue behind the units of each queue: where the opening could not write them, it
+    took the end of the queue to be its beginning. Puts are still refused."""
+    core = store.commit_log.core
+    known = core.table()
+    for queue in store.consume_queues():
+        end = queue.get_max_offset_in_queue()
+        if known.get((queue.topic, queue.queue_id), 0) < end:
+            core.set_next_offset(queue.topic, queue.queue_id, end)
 
 
 def _lost_from(store: StoreContext, index_failed: bool) -> int:

@@ -143,6 +143,14 @@ def test_a_consumer_continues_after_a_repair(lost: Path) -> None:
             assert [m.body for m in reader.poll(1, timeout=0)] == [b"290"]
             reader.commit()
             assert positions(store)["g", "a", 0] == READ + 1
+            put = store.put("a", b"more")
+            assert put.queue_offset == COUNT, "before, it was 0, and no queue had the message"
+            store.wait_dispatched()
+            last = [m.body for m in store.read("a", start=COUNT - 1)]
+            assert last == [b"%d" % (COUNT - 1), b"more"]
+            assert store.verify().ok
+    with pyrocketstore.open(lost, **SIZES) as store:
+        assert [m.body for m in store.read("a", start=COUNT)] == [b"more"]
 
 
 @pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")
