@@ -16,6 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import pyrocketstore
 from pyrocketstore.config.keys import BROKER_KEYS, NETTY_CLIENT_KEYS, NETTY_SERVER_KEYS
 from pyrocketstore.config.message_store_config import (
     BrokerRole,
@@ -185,6 +186,31 @@ def test_a_broker_conf(tmp_path):
     assert config.source_path == str(path)
     assert {"mapped_file_size_commit_log", "file_reserved_time"} <= config.given
     assert "max_index_num" not in config.given
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("brokerIP1=localhost", "brokerIP1 'localhost', listenPort 10911"),
+        ("brokerIP1=10.0.0.256", "brokerIP1 '10.0.0.256'"),
+        ("listenPort=99999", "listenPort 99999"),
+        ("listenPort=-1", "listenPort -1"),
+    ],
+)
+def test_a_reader_needs_no_store_host(tmp_path, line, named):
+    path = conf(tmp_path, line)
+    root = tmp_path / "store"
+    with pyrocketstore.open(root, preset="small") as store:
+        store.put("t", b"x")
+    with pyrocketstore.open(root, config=path, read_only=True) as store:
+        assert [m.body for m in store.read("t")] == [b"x"]
+        assert store.verify().ok
+    with pytest.raises(StoreFormatError, match=named):
+        pyrocketstore.open(root, config=path)
+    assert not (root / "abort").exists()
+    with pyrocketstore.open(root, config=path, store_host="10.0.0.1:5") as store:
+        store.put("t", b"y")
+        assert [m.store_host for m in store.read("t")][1] == "10.0.0.1:5"
 
 
 def test_what_4_9_3_drops_is_dropped_and_said(tmp_path):

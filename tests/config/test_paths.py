@@ -62,6 +62,22 @@ def test_a_relative_path_survives_chdir(home: Path, monkeypatch: pytest.MonkeyPa
         assert numbers(store) == [0, *range(COUNT)]
 
 
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_root_beside_the_path_is_refused(home: Path, read_only: bool) -> None:
+    """The store was opened at the setting, and the path was ignored."""
+    for name in ("s", "other"):
+        with pyrocketstore.open(name, **SMALL) as store:
+            store.put(name, b"0")
+    for other in ("other", str(home / "other"), "missing"):
+        with pytest.raises(StoreFormatError, match=r"store_path_root_dir is .*leave the setting"):
+            pyrocketstore.open("s", read_only=read_only, store_path_root_dir=other)
+    assert sorted(os.listdir()) == ["other", "s"]
+    for same in ("s", "./s", str(home / "s")):
+        with pyrocketstore.open("s", read_only=read_only, store_path_root_dir=same) as store:
+            assert store.path == str(home / "s")
+            assert store.topics() == ["s"]
+
+
 @pytest.mark.parametrize("several", [False, True])
 def test_relative_settings_survive_chdir(
     home: Path, monkeypatch: pytest.MonkeyPatch, several: bool

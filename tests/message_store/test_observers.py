@@ -224,6 +224,31 @@ def test_a_listener_may_put(tmp_path: Path) -> None:
     store.shutdown()
 
 
+def test_a_dispatcher_cannot_pause_its_dispatch(tmp_path: Path) -> None:
+    """It waited for its own end, and so did every later message and the close."""
+    store = engine(tmp_path / "s")
+    errors: list[str] = []
+
+    def pause(request: DispatchRequest) -> None:
+        with pytest.raises(StoreStateError) as raised, store.dispatch_paused():
+            pass
+        errors.append(str(raised.value))
+
+    store.get_dispatcher_list().append(pause)
+    store.load()
+    store.start()
+    for _ in range(3):
+        store.put_message(message())
+    assert store.wait_dispatched(60)
+    assert errors == ["a dispatcher cannot pause the dispatch that has called it"] * 3
+    with store.dispatch_paused():
+        store.put_message(message())
+        assert len(errors) == 3, "another thread can"
+    assert store.wait_dispatched(60)
+    assert len(errors) == 4
+    store.shutdown()
+
+
 def test_dispatchers_get_what_a_kill_has_left(tmp_path: Path, calls: list[Any]) -> None:
     """Recovery calls them for the records that it scans; the listener is for new messages."""
     store = started(tmp_path / "s")

@@ -292,7 +292,9 @@ BODIES = [
     odd(lambda: "text", TYPE),
     odd(lambda: None, TYPE),
     odd(lambda: 5, TYPE),
-    *[value for value in STRANGERS if "datetime64" not in value.name],
+    odd(lambda: np.datetime64("2024-01-01"), TYPE, "a day of NumPy"),
+    odd(lambda: np.timedelta64(5, "s"), TYPE),
+    *STRANGERS,
 ]
 TOPICS = [
     odd(lambda: "t", "t"),
