@@ -1,7 +1,7 @@
 """Arguments that are numbers, flags or texts, converted to the exact type that the store keeps.
 
 One function for each kind of value: `exact_int` (with `exact_int32`, `exact_int64`,
-`exact_queue_id`, `whole_number`), `time_of`, `exact_flag` and `exact_text`.
+`exact_queue_id`, `whole_number`), `time_of` (with `check_times`), `exact_flag` and `exact_text`.
 `_numbers_and_bodies.pyx` has bodies. A subclass of str or int counts as the characters or the
 number that it holds, not as its methods return. A value of another type is a StoreTypeError; one
 that the store cannot keep is a StoreFormatError.
@@ -90,6 +90,12 @@ def whole_number(what: str, value: Any) -> int:
     if number is None:
         raise StoreTypeError(f"{what} must be an int, not {type(value).__name__}")
     return number
+
+
+def check_times(begin: int, end: int) -> None:
+    """Raise StoreFormatError if `begin` is after `end`, both Unix ms: no time is between them."""
+    if begin > end:
+        raise StoreFormatError(f"begin {begin} is after end {end} (Unix ms): no time is in between")
 
 
 def time_of(what: str, value: Any) -> int:

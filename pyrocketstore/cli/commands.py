@@ -236,6 +236,9 @@ def query(
 
     The exit code is 1 if no message is found, if a message cannot be read, or if a body is damaged.
     """
+    if end is not None and begin > end:
+        times = f"--begin {time_text(begin)} is after --end {time_text(end) if end > 0 else end}"
+        raise click.UsageError(f"{times}: no store time is in between")
     with target.open() as store:
         messages = store.query(topic, key, begin=begin, end=end, max_num=max_num)
         found = target.output.messages(messages, with_bodies=with_body)

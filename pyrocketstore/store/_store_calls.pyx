@@ -9,7 +9,7 @@ from pyrocketstore.store._put_path cimport PutPath
 from pyrocketstore.system._open_state cimport StoreState
 
 from pyrocketstore.arguments.read_arguments import queue_id_of
-from pyrocketstore.arguments.scalars import exact_flag, exact_text, time_of, whole_number
+from pyrocketstore.arguments.scalars import check_times, exact_flag, exact_text, time_of, whole_number
 from pyrocketstore.errors import OffsetOutOfRange, StoreCorruptionError, StoreStateError
 from pyrocketstore.reading._messages import messages_between
 from pyrocketstore.reading.by_queue import QueueRange
@@ -108,7 +108,7 @@ cdef class StoreCalls:
         ------
         StoreCorruptionError, StoreIOError
         StoreStateError: closed before or meanwhile
-        StoreTypeError, StoreFormatError: an argument
+        StoreTypeError, StoreFormatError: an argument, or `begin` is after `end`
 
         If the index does not cover the log, the first query searches the log. A StoreWarning names
         the ranges that this search omitted because of `max_key_search_bytes`. Another StoreWarning
@@ -123,6 +123,8 @@ cdef class StoreCalls:
         cdef StoreState state = self._state
         cdef int64_t since = _time_of("begin", begin)
         cdef int64_t until = INT64_MAX if end is None else _time_of("end", end)
+        if since > until:
+            check_times(since, until)
         cdef str topic_text = _text_of("topic", topic)
         cdef str key_text = _text_of("key", key)
         cdef bint is_exact = exact if type(exact) is bool else exact_flag("exact", exact)

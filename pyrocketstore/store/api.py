@@ -22,6 +22,7 @@ from pyrocketstore.arguments.read_arguments import (
 from pyrocketstore.arguments.scalars import (
     INT64_MAX,
     Time,
+    check_times,
     exact_flag,
     exact_text,
     time_of,
@@ -1130,6 +1131,7 @@ class Store(StoreCalls):
         """
         since = time_of("begin", begin)
         until = INT64_MAX if end is None else time_of("end", end)
+        check_times(since, until)
         topic, count = exact_text("topic", topic), whole_number("max_num", max_num)
         texts = [exact_text("a key", key) for key in column_of("keys", keys, None)]
         with self._state:

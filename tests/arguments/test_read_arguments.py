@@ -167,6 +167,32 @@ def test_numbers_that_no_clock_has(store: pyrocketstore.Store) -> None:
     assert store.wait_dispatched()
 
 
+@pytest.mark.parametrize(
+    ("begin", "end", "text"),
+    [
+        (1_700_000_000_001, 1_700_000_000_000, "begin 1700000000001 is after end 1700000000000 "),
+        (2**63 - 1, 0, f"begin {2**63 - 1} is after end 0 "),
+        (
+            "2026-01-02T00:00Z",
+            "2026-01-01T00:00Z",
+            "begin 1767312000000 is after end 1767225600000",
+        ),
+    ],
+)
+def test_a_begin_after_the_end(
+    store: pyrocketstore.Store, begin: int | str, end: int | str, text: str
+) -> None:
+    """A swapped pair is a mistake; the engine's own query answers as 4.9.3."""
+    with pytest.raises(StoreFormatError, match=text):
+        store.query("orders", "k", begin=begin, end=end)
+    with pytest.raises(StoreFormatError, match=text):
+        store.query_many("orders", ["k"], begin=begin, end=end)
+    assert store.query("orders", "k", begin=10**11, end=10**11) == []
+    if isinstance(begin, int) and isinstance(end, int):
+        engine = store.message_store
+        assert engine.query_message("orders", "k", 32, begin, end).phy_offsets == []
+
+
 def test_an_unknown_topic_names_the_nearest(store: pyrocketstore.Store) -> None:
     for call in (
         lambda topic: store.read(topic),

@@ -108,6 +108,17 @@ def test_query_and_get(store: Path) -> None:
     assert "neither an offset nor" in run("get", store, "x", code=2).stderr
 
 
+@pytest.mark.parametrize("words", [("query",), ("query", "--json")], ids=len)
+def test_a_query_whose_begin_is_after_its_end(store: Path, words: tuple[str, ...]) -> None:
+    times = {"2026-01-02T00:00:00.000Z": "2026-01-01T00:00Z", "2026-01-02T00:00Z": "0"}
+    for begin, end in times.items():
+        bounds = ("--begin", begin, "--end", end)
+        done = run(words[0], store, "orders", "k7", *words[1:], *bounds, *conf(store), code=2)
+        text = "--begin 2026-01-02T00:00:00.000Z is after --end "
+        assert text + ("0" if end == "0" else "2026-01-01T00:00:00.000Z") in done.stderr
+        assert done.stdout == ""
+
+
 def test_a_query_never_guesses_the_geometry(store: Path) -> None:
     asked = run("query", store, "orders", "k7", code=0)
     # 500 slots and 2000 entries are the usual 1:4; another ratio must be told.

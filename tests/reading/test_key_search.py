@@ -132,7 +132,7 @@ def test_answers_are_the_logs(store: pyrocketstore.Store, path: Path):
         (0, FOREVER),
         (times[0], times[len(times) // 2]),
         (times[-1], FOREVER),
-        (times[-1], times[0]),
+        (times[0], times[0]),
     ]
     sizes = [0, 1, 3, 32, 64, 65, 10_000, -1]
     for topic in [*TOPICS, "none"]:
