@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from pyrocketstore.commit_log._chunk_scan import LogChunk
@@ -170,7 +171,6 @@ def find_log_end(
                 raise _newer(chunk.path, chunk.first_v2)
             while files[found.at_file].file_from_offset != chunk.file_from_offset:
                 found.at_file += 1
-                _warn_of_gap(files[found.at_file - 1], files[found.at_file])
             found.seen.add(chunk.queues)
             if keeps:
                 found.later.add(chunk.queues)
@@ -241,9 +241,11 @@ def proven_file(store: StoreContext) -> int:
     return found
 
 
-def _warn_of_gap(before: MappedFile, file: MappedFile) -> None:
-    if file.file_from_offset != before.file_from_offset + before.file_size:
-        LOG.warning("%s: the file before it is missing", file.path, extra=REPORTED_ELSEWHERE)
+def warn_of_gaps(files: tuple[MappedFile, ...]) -> None:
+    """Log a warning for each hole in the list of log files, also before the scan; read none."""
+    for before, file in pairwise(files):
+        if file.file_from_offset != before.file_from_offset + before.file_size:
+            LOG.warning("%s: the file before it is missing", file.path, extra=REPORTED_ELSEWHERE)
 
 
 def _continues_after(store: StoreContext, files: tuple[MappedFile, ...], index: int) -> bool:

@@ -39,6 +39,7 @@ from pyrocketstore.recovery.log_end import (
     has_grown,
     start_file,
     valid_records_after,
+    warn_of_gaps,
 )
 from pyrocketstore.recovery.store_context import StoreContext
 from pyrocketstore.results import Status
@@ -152,6 +153,7 @@ def make_plan(store: StoreContext, clean: bool, unsure_from: int = NO_LIMIT) -> 
         plan.empty = True
         plan.beyond = _beyond(store, 0)
         return plan
+    warn_of_gaps(files)
     first = max(0, len(files) - LAST_FILES) if clean else start_file(store, files)
     if unsure_from != NO_LIMIT:
         first = [file.file_from_offset for file in files].index(unsure_from)

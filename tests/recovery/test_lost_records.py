@@ -258,3 +258,33 @@ def test_a_zero_unit_in_front_of_a_lost_end(
     store.check_openings()
     with store.open() as opened:
         assert opened.max_offset("idle") == IDLE + 1
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize("missing", [[2], [2, 3], [2, 5], [-2], [2, -3]], ids=str)
+def test_each_hole_in_the_list_of_log_files_is_warned_of_once(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    missing: list[int],
+    read_only: bool,
+    killed: bool,
+) -> None:
+    """Also of files that the opening does not scan; a first file that expired is no hole."""
+    root = tmp_path / "store"
+    fill(root, "plain", 0)
+    files = sorted((root / "commitlog").iterdir())
+    for number in (0, *missing):
+        files[number].unlink()
+    if killed:
+        (root / "abort").touch()
+    caplog.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pyrocketstore.open(root, read_only=read_only, **SETTINGS).close()
+    lines = [record.getMessage() for record in caplog.records]
+    gone = {number % len(files) for number in (0, *missing)}
+    afters = [at for at in range(2, len(files)) if at not in gone and at - 1 in gone]
+    assert [line for line in lines if "the file before it is missing" in line] == [
+        f"{files[at]}: the file before it is missing" for at in afters
+    ]
