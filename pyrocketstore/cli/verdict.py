@@ -48,7 +48,7 @@ def _wrong(store: Any, report: VerifyReport) -> Iterator[str]:
             topics[problem.path.removeprefix(root).split("/")[0]] += problem.count
     if topics:
         yield f"units of {_few([f'{topic} ({count})' for topic, count in topics.most_common()])}"
-    lacking = report.missing_keys + report.not_indexed_keys
+    lacking = report.missing_keys + (report.not_indexed_keys or 0)
     if lacking:
         yield f"{lacking} key(s) are not in the index"
     for kind in ("index", "checkpoint", "config"):
@@ -57,6 +57,8 @@ def _wrong(store: Any, report: VerifyReport) -> Iterator[str]:
             yield f"{kind}: {count} problem{'' if count == 1 else 's'}"
     if report.index_unchecked:
         yield "the index was not checked"
+    if report.ext_unresolved:
+        yield f"the ext units of {report.ext_unresolved} units were not checked"
 
 
 def _with_time(env: Env, path: str) -> str:

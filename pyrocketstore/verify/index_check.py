@@ -330,8 +330,9 @@ class IndexCheck:
         rows, counts = np.unique(keys.key_row[missing], return_counts=True)
         offsets = keys.phy_offset[rows]
         covered = are_covered(self.ranges, offsets)
-        self.report.not_indexed += int(np.count_nonzero(~covered))
-        self.report.not_indexed_keys += int(counts[~covered].sum())
+        if self.report.not_indexed is not None and self.report.not_indexed_keys is not None:
+            self.report.not_indexed += int(np.count_nonzero(~covered))
+            self.report.not_indexed_keys += int(counts[~covered].sum())
         for at in np.flatnonzero(covered).tolist():
             phy_offset, count = int(offsets[at]), int(counts[at])
             self.report.missing_keys += count

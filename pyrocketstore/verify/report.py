@@ -65,13 +65,19 @@ class Verdict(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def not_indexed(self) -> int:
-        """Number of records with keys in a part of the log that no index file covers."""
+    def not_indexed(self) -> int | None:
+        """Number of records with keys in a part of the log that no index file covers; None: it is
+        unknown, because the index was not checked."""
 
     @property
     @abc.abstractmethod
     def index_unchecked(self) -> str:
         """The reason why the index was not checked; "": it was."""
+
+    @property
+    @abc.abstractmethod
+    def ext_unresolved(self) -> int:
+        """Number of units whose ext units were not read."""
 
     @property
     def consistent(self) -> bool:
@@ -82,9 +88,10 @@ class Verdict(abc.ABC):
     def complete(self) -> bool:
         """True if the queues and the index have every unit and key of the log's records.
 
-        False also if the index could not be checked.
+        False also if the index or ext units were not checked.
         """
-        return not (self.missing_count or self.not_indexed or self.index_unchecked)
+        unchecked = self.index_unchecked or self.ext_unresolved
+        return not (self.missing_count or self.not_indexed or unchecked)
 
     @property
     def ok(self) -> bool:
@@ -108,7 +115,7 @@ class VerifyReport(Verdict):
     - Of the `units`, `expired` ones refer to deleted records and `pre_blank` ones to no record.
     - `missing_units` and `missing_keys` have a record in the log. `not_indexed` records have
       `not_indexed_keys` keys in a part of the log that no index file covers: 4.9.3 left them out
-      after a crash, or a file was deleted.
+      after a crash, or a file was deleted. Both are None if the index was not checked.
     - `rebuilt_units` and `rebuilt_index_entries` are in memory and not on disk (read-only stores).
     - `problem_count` counts all problems; `problems` has the first PROBLEMS_MAX of them.
     """
@@ -140,8 +147,8 @@ class VerifyReport(Verdict):
     index_entries: int = 0
     index_expired: int = 0
     entries_in_damage: int = 0
-    not_indexed: int = 0
-    not_indexed_keys: int = 0
+    not_indexed: int | None = 0
+    not_indexed_keys: int | None = 0
     missing_keys: int = 0
     rebuilt_index_entries: int = 0
     #: the reason why the index was not checked; "": it was
@@ -176,8 +183,9 @@ class VerifyReport(Verdict):
         if self.no_log and self.problem_count:
             return [f"{self.no_log}, and nothing can be built from it: restore it from a copy"]
         if self.only_read:
-            return [*self._log_advice(), self._only_read_advice]
+            return [*self._log_advice(), *self._ext_advice(), self._only_read_advice]
         found = [*self._log_advice(), *self._index_advice(), *self._unit_advice()]
+        found += self._ext_advice()
         if any(problem.kind == "checkpoint" for problem in self.problems):
             found.append(
                 f"`checkpoint` is damaged: it is derived from the log; {self._once}, which makes it"
@@ -272,6 +280,15 @@ class VerifyReport(Verdict):
                 f"the index {what}: it is derived from the log; {self._once},"
                 " and verify it again; any remaining problem is in damaged index files:"
                 " delete the files below `index`, and open it once more, which builds them again"
+            )
+
+    def _ext_advice(self) -> Iterator[str]:
+        if self.ext_unresolved:
+            yield (
+                f"the ext units of {self.ext_unresolved} units were not checked, because"
+                " enableConsumeQueueExt is off: pass enableConsumeQueueExt=true, and the"
+                " mappedFileSizeConsumeQueueExt that the store was written with, in --config, or"
+                " with config= or as settings of `open`, and verify the store again"
             )
 
     def _unit_advice(self) -> Iterator[str]:

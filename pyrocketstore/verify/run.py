@@ -276,6 +276,7 @@ class _Verifier:
         unknown = self.store.index_service.geometry_error
         if unknown is not None and self.store.config.message_index_enable:
             report.index_unchecked = str(unknown)
+            report.not_indexed = report.not_indexed_keys = None
         for problem in opening_problems(self.store):
             if problem.kind == "log":
                 report.add_first(problem)

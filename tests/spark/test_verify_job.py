@@ -364,6 +364,7 @@ def test_an_index_that_cannot_be_checked_is_not_ok(spark, store):
     (store / "sync_point").unlink()  # it names them; 4.9.3 does not write it
     report, _ = compare(spark, store, None)
     assert report.index_unchecked and report.consistent and not report.ok
+    assert report.not_indexed is None
 
 
 def test_a_valid_store_has_no_problems(spark, store):

@@ -352,10 +352,44 @@ def test_an_index_of_unknown_geometry(root: Path) -> None:
     with pyrocketstore.open(root, read_only=True) as store:
         report = store.verify()
     (text,) = report.advice
-    assert report.not_indexed and "pass these settings with --config" in text
+    assert report.not_indexed is report.not_indexed_keys is None
+    assert report.missing_keys == 0 and "pass these settings with --config" in text
+    result = CliRunner().invoke(app, ["verify", str(root), "--details"])
+    lines = result.stdout.splitlines()
+    assert result.exit_code == 1
+    assert lines[1] == "lost or wrong\tthe index was not checked"
+    assert "not indexed\t-" in lines and "not indexed keys\t-" in lines
+    result = CliRunner().invoke(app, ["verify", str(root), "--json"])
+    counts = json.loads(result.stdout.splitlines()[0])["verify"]
+    assert counts["not_indexed"] is counts["not_indexed_keys"] is None
+    facts = json.loads(CliRunner().invoke(app, ["info", str(root), "--json"]).stdout.split("\n")[0])
+    assert facts["store"]["not_indexed"] is facts["store"]["not_indexed_keys"] is None
     with pytest.raises(pyrocketstore.StoreFormatError, match="maxHashSlotNum"):
         pyrocketstore.open(root)
     assert verify(root).ok
+
+
+def test_ext_units_that_were_not_checked(tmp_path: Path) -> None:
+    """Without enableConsumeQueueExt they are not read: the store is not called ok."""
+    root = tmp_path / "store"
+    with pyrocketstore.open(root, **SETTINGS, enable_consume_queue_ext=True) as store:
+        for i in range(10):
+            store.put("T", b"x", tags="A", keys=f"k{i}")
+    (tmp_path / "broker.conf").write_text(CONF)
+    result = run(root, "verify")
+    verdict, wrong, remedy = result.stdout.splitlines()[:3]
+    assert result.exit_code == 1
+    assert "the store is not complete: 10 messages" in verdict
+    assert wrong == "lost or wrong\tthe ext units of 10 units were not checked"
+    assert "enableConsumeQueueExt=true" in remedy and "--config" in remedy
+    report = verify(root)
+    assert (report.ext_unresolved, report.ok, report.consistent) == (10, False, True)
+    assert report.advice == [remedy.partition("\t")[2]]
+    with (tmp_path / "broker.conf").open("a") as file:
+        file.write("enableConsumeQueueExt=true\n")
+    result = run(root, "verify")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith("verdict\tthe store is ok")
 
 
 def test_queue_offsets_that_were_given_twice(root: Path) -> None:

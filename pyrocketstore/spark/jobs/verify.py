@@ -85,30 +85,37 @@ class VerifyResult(Verdict):
     path, position, text, and count: the number of its units or keys. `counts` have the names of
     VerifyReport: problem_count is the number of all problems, missing_count that of missing units
     and keys, other_offsets that of records that state another queue offset than their unit; a count
-    of 0 may be missing.
+    of 0 may be missing. `not_indexed` is None if an index was not checked.
     `index_unchecked` is the reason why an index was not checked, "" where each index was. `close`
     frees the result that Spark keeps.
     """
 
     problems: DataFrame
-    counts: dict[str, int]
+    counts: dict[str, Any]
     verdicts: DataFrame
     index_unchecked: str = ""
 
     @property
     def problem_count(self) -> int:
         """All problems."""
-        return self.counts["problem_count"]
+        return int(self.counts["problem_count"])
 
     @property
     def missing_count(self) -> int:
         """Problems of missing units and keys."""
-        return self.counts["missing_count"]
+        return int(self.counts["missing_count"])
 
     @property
-    def not_indexed(self) -> int:
-        """Records with keys in a part of the log without an index file."""
-        return self.counts.get("not_indexed", 0)
+    def not_indexed(self) -> int | None:
+        """Records with keys in a part of the log without an index file; None: an index was not
+        checked."""
+        found: int | None = self.counts.get("not_indexed", 0)
+        return found
+
+    @property
+    def ext_unresolved(self) -> int:
+        """0: the job reads ext units also where enableConsumeQueueExt is off."""
+        return 0
 
     def close(self) -> None:
         """Free the result that Spark keeps; another use of `problems` computes it again."""
@@ -177,7 +184,7 @@ def verify(
     if with_index:
         verdicts = verdicts.unionByName(_index_verdicts(spark, with_index, damage))
     verdicts = verdicts.persist()
-    counts = _counts(verdicts)
+    counts: dict[str, Any] = _counts(verdicts)
     queues.unpersist()
     for name in ("queues", "messages"):
         counts[name] = sum(getattr(store, name) for store in found)
@@ -199,6 +206,8 @@ def verify(
         count for store in found for *_, count, is_wrong in store.rebuilt if not is_wrong
     )
     unchecked = "; ".join(store.index_unchecked for store in found if store.index_unchecked)
+    if unchecked:
+        counts["not_indexed"] = None
     return VerifyResult(problems, counts, verdicts, unchecked)
 
 
