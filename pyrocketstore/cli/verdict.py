@@ -10,7 +10,7 @@ from pyrocketstore.cli.output import time_text
 from pyrocketstore.errors import StoreIOError
 from pyrocketstore.record._record import HEADER_SIZE, RecordHeader
 from pyrocketstore.system.env import Env
-from pyrocketstore.verify.report import VerifyReport
+from pyrocketstore.verify.report import LostFiles, VerifyReport
 
 #: Topics and files that the second line names, at most.
 NAMED_MAX = 5
@@ -37,7 +37,10 @@ def _verdict(report: VerifyReport) -> str:
 
 def _wrong(store: Any, report: VerifyReport) -> Iterator[str]:
     """Yield what is wrong: of the log by file and time, of queues by topic, then the rest."""
-    damaged = sorted({p.path for p in report.problems if p.kind == "log"})
+    lost = {each.text for each in report.lost_files}
+    if lost:
+        yield f"missing log files {_few([_with_range(each) for each in report.lost_files])}"
+    damaged = sorted({p.path for p in report.problems if p.kind == "log" and p.text not in lost})
     if damaged:
         env = store.message_store.env
         yield f"log files {_few([_with_time(env, path) for path in damaged])}"
@@ -62,7 +65,8 @@ def _wrong(store: Any, report: VerifyReport) -> Iterator[str]:
 
 
 def _with_time(env: Env, path: str) -> str:
-    """Return the name of a log file, with the time of its first message if that can be read."""
+    """Return the name of a damaged log file, with the time of its first message if that can be
+    read."""
     name = path.rpartition("/")[2]
     try:
         header = RecordHeader(env.read_part(path, 0, HEADER_SIZE))
@@ -70,7 +74,17 @@ def _with_time(env: Env, path: str) -> str:
         return name
     if not header.is_message:
         return name
-    return f"{name} (messages from {time_text(header.store_timestamp)} on)"
+    return f"{name} (its first message: {time_text(header.store_timestamp)})"
+
+
+def _with_range(lost: LostFiles) -> str:
+    """Return the names of missing log files, with the times between which their messages are."""
+    times = []
+    if lost.after:
+        times.append(f"from {time_text(lost.after)}")
+    if lost.before:
+        times.append(f"to {time_text(lost.before)}")
+    return f"{lost.names} (messages {' '.join(times)})" if times else lost.names
 
 
 def _few(names: list[str]) -> str:

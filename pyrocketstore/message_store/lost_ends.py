@@ -27,11 +27,21 @@ if TYPE_CHECKING:
 _FULL = (status_name(Status.OK), status_name(Status.BLANK))
 
 
+#: Missing files that a text names one by one, at most.
+NAMED_FILES = 3
+
+
 class LostEnd(NamedTuple):
-    """The last file of a log that has lost its end, or its directories, and the reason."""
+    """The last file of a log that has lost its end, or its directories, and the reason.
+
+    `begin` and `end` are the bytes of the log that missing files after that file had, as far as
+    they are known; -1: no file is known to be missing.
+    """
 
     path: str
     reason: str
+    begin: int = -1
+    end: int = -1
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}"
@@ -62,9 +72,19 @@ def reason_without_files(env: Env, config: MessageStoreConfig) -> str:
     return "the log has no file"
 
 
-def gap_text(size: int) -> str:
-    """Return the text for a file of the log before which `size` bytes are missing."""
-    return f"{size} bytes of the log are missing before this file"
+def missing_names(begin: int, end: int, file_size: int) -> str:
+    """Return the names of the files of `file_size` bytes that had the bytes [begin, end) of the
+    log; of many files, the first and the last one with their number."""
+    starts = range(begin, end, file_size)
+    if len(starts) <= NAMED_FILES:
+        return ", ".join(f"{start:020d}" for start in starts)
+    return f"{starts[0]:020d} to {starts[-1]:020d} ({len(starts)} files)"
+
+
+def gap_text(begin: int, end: int, file_size: int) -> str:
+    """Return the text for a file of the log before which the bytes [begin, end) are missing."""
+    names = missing_names(begin, end, file_size)
+    return f"{end - begin} bytes of the log are missing before this file: {names}"
 
 
 def missing_files(store: StoreContext) -> list[str]:
@@ -72,9 +92,9 @@ def missing_files(store: StoreContext) -> list[str]:
     files = store.commit_log.mapped_file_queue.mapped_files
     found = []
     for before, file in pairwise(files):
-        size = file.file_from_offset - before.file_from_offset - before.file_size
-        if size > 0:
-            found.append(f"{file.path}: {gap_text(size)}")
+        begin, end = before.file_from_offset + before.file_size, file.file_from_offset
+        if begin < end:
+            found.append(f"{file.path}: {gap_text(begin, end, before.file_size)}")
     return found
 
 
@@ -115,7 +135,11 @@ def lost_end(
     is_full = plan.ended_by in _FULL or plan.log_end == offset + size
     if end > offset + size and (is_full or size < config.mapped_file_size_commit_log):
         reason = f"the log ends with this file, at byte {offset + size}, and {named}"
-        return LostEnd(path, reason)
+        begin = max(offset + size, offset + config.mapped_file_size_commit_log)
+        if begin >= end:  # the file was cut
+            return LostEnd(path, reason)
+        names = missing_names(begin, end, config.mapped_file_size_commit_log)
+        return LostEnd(path, f"{reason}; missing: {names}", begin, end)
     if plan.broken:
         return None
     if plan.clean and not (

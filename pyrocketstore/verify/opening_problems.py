@@ -11,7 +11,7 @@ from pyrocketstore.consumer.offsets import ConsumerOffsets
 from pyrocketstore.consumer.subscription_groups import SubscriptionGroups
 from pyrocketstore.errors import StoreCorruptionError
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
-from pyrocketstore.message_store.lost_ends import lost_end
+from pyrocketstore.message_store.lost_ends import LostEnd, lost_end
 from pyrocketstore.message_store.topic_config import TopicConfigFile
 from pyrocketstore.recovery.other_formats import why_checkpoint_is_damaged, why_only_read
 from pyrocketstore.recovery.plan import COMMITTED_END, RecoveryPlan
@@ -55,9 +55,18 @@ def opening_problems(store: DefaultMessageStore) -> Iterator[Problem]:
     if end is not None:
         yield end
         return
-    lost = lost_end(store, plan, plan.beyond)
+    lost = lost_log_end(store)
     if lost is not None:
         yield Problem("log", lost.path, -1, lost.reason)
+
+
+def lost_log_end(store: DefaultMessageStore) -> LostEnd | None:
+    """Return what the log of a read-only store has lost at its end; None where nothing, or where
+    its end is damaged instead. Raises StoreIOError."""
+    plan = store.plan
+    if plan is None or not store.read_only or plan.broken or damaged_end(store, plan) is not None:
+        return None
+    return lost_end(store, plan, plan.beyond)
 
 
 def damaged_end(store: DefaultMessageStore, plan: RecoveryPlan) -> Problem | None:

@@ -50,6 +50,24 @@ class Problem:
         return f"{self.path}{where}: {self.text}"
 
 
+@dataclasses.dataclass(slots=True)
+class LostFiles:
+    """Files of the log that are missing.
+
+    Parameters
+    ----------
+    names : of the files; of many, the first and the last one
+    text : of the problem that reports them
+    after, before : store times, Unix ms, of the last message before the files and the first one
+        after them; 0: not known
+    """
+
+    names: str
+    text: str
+    after: int = 0
+    before: int = 0
+
+
 class Verdict(abc.ABC):
     """The verdicts that follow from the counts of a check."""
 
@@ -164,6 +182,8 @@ class VerifyReport(Verdict):
     def __post_init__(self) -> None:
         # Not fields: `problems` shows both, up to PROBLEMS_MAX.
         self.log_is_damaged = self.units_are_wrong = False
+        #: files of the log that are missing, in order
+        self.lost_files: list[LostFiles] = []
         #: number of records that state another queue offset than the unit that names them
         self.other_offsets = 0
         #: {(topic, queue id): number of units of `missing_units`}

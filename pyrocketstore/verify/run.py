@@ -20,17 +20,22 @@ from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE, PRE_BLANK_SIZE
 from pyrocketstore.errors import StoreIOError, StoreStateError
 from pyrocketstore.index._file import index_file_size
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
-from pyrocketstore.message_store.lost_ends import gap_text, reason_without_files
+from pyrocketstore.message_store.lost_ends import (
+    gap_text,
+    missing_names,
+    reason_without_files,
+)
 from pyrocketstore.record.message import SCHEDULE_TOPIC
 from pyrocketstore.record.multi_dispatch import further_queues
+from pyrocketstore.recovery.log_end import first_store_time
 from pyrocketstore.recovery.other_formats import why_only_read
 from pyrocketstore.results import Status
 from pyrocketstore.system.live_stores import Attempts, was_removed
 from pyrocketstore.verify._chains import differing_units
 from pyrocketstore.verify.index_check import HEADER_DAMAGE, IndexCheck, Keys, damaged_headers
-from pyrocketstore.verify.opening_problems import damaged_end, opening_problems
+from pyrocketstore.verify.opening_problems import damaged_end, lost_log_end, opening_problems
 from pyrocketstore.verify.other_offsets import OffsetSearch
-from pyrocketstore.verify.report import Problem, VerifyReport
+from pyrocketstore.verify.report import LostFiles, Problem, VerifyReport
 
 if TYPE_CHECKING:
     from pyrocketstore.files._mapped_file import MappedFile
@@ -255,6 +260,8 @@ class _Verifier:
         self.numbered: list[_QueueState | None] = []
         self.damaged = Intervals()
         self.misplaced_count = 0
+        #: store time of the last record, Unix ms; 0 without one
+        self.last_stored = 0
         # Read-only: a store that was not stopped may have an owner that is still writing.
         self.is_live = not store.read_only or self.env.exists(f"{store.root}/abort")
         files = store.index_service.files if store.config.message_index_enable else ()
@@ -284,6 +291,7 @@ class _Verifier:
                 report.add(problem, repaired=True)
         self._recovery()
         self._log_files()
+        self._lost_end()
         for key in sorted({(q.topic, q.queue_id) for q in self.store.consume_queues()}):
             self._state(*key)
         for key, state in sorted(self.states.items()):
@@ -327,13 +335,31 @@ class _Verifier:
             if base >= self.end:
                 break
             if expected is not None and base != expected:
-                self.report.add(Problem("log", file.path, 0, gap_text(base - expected)))
+                self._gap(expected, file)
                 self.damaged.add(expected, base)
                 self.index.damaged(expected, base)
             expected = base + file.file_size
             self.report.files += 1
             self._log_file(file)
         self.progress(self.end - self.low, self.end - self.low)
+
+    def _gap(self, begin: int, file: MappedFile) -> None:
+        """Report the files that are missing between `begin` of the log and a file."""
+        size, end = self.log.mapped_file_queue.mapped_file_size, file.file_from_offset
+        text = gap_text(begin, end, size)
+        self.report.add(Problem("log", file.path, 0, text))
+        names = missing_names(begin, end, size)
+        before = first_store_time(file) or 0
+        self.report.lost_files.append(LostFiles(names, text, self.last_stored, before))
+
+    def _lost_end(self) -> None:
+        """Note the files that are missing at the end of the log: the opening reports them."""
+        lost = lost_log_end(self.store)
+        if lost is not None and lost.begin >= 0:
+            names = missing_names(
+                lost.begin, lost.end, self.store.config.mapped_file_size_commit_log
+            )
+            self.report.lost_files.append(LostFiles(names, lost.reason, self.last_stored))
 
     def _log_file(self, file: MappedFile) -> None:
         base = file.file_from_offset
@@ -380,6 +406,7 @@ class _Verifier:
             walk.column("tags_code"),
             walk.column("store_timestamp"),
         )
+        self.last_stored = int(rows.store_timestamp[-1])
         report.skipped_properties += walk.skipped_properties
         report.bad_properties += len(walk.bad_properties)
         for row in report.kept(walk.bad_properties):  # a record's checksum covers the body alone

@@ -140,7 +140,7 @@ def test_verify(store: Path, tmp_path: Path) -> None:
     done = run("verify", damaged, *conf(store), code=1)
     told = done.stdout.splitlines()
     assert told[0].startswith("verdict\tthe store is damaged: ")
-    assert told[1].startswith(f"lost or wrong\tlog files {log.name} (messages from 20")
+    assert told[1].startswith(f"lost or wrong\tlog files {log.name} (its first message: 20")
     assert told[2].startswith("to do\tthe log is damaged")
     assert "\nok\t" not in done.stdout
     assert str(log) in done.stdout

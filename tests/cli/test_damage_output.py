@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 
 import pyrocketstore
 from pyrocketstore.cli.app import app
+from pyrocketstore.cli.output import time_text
 
 LOG_SIZE, QUEUE_SIZE, COUNT = 1 << 14, 400, 300
 SETTINGS: dict[str, Any] = {
@@ -377,3 +378,59 @@ def test_a_size_past_the_end_of_a_full_file_is_invalid(root: Path) -> None:
     assert "torn" not in result.stdout
     result = run(root, "cat", "T")
     assert "bytes, the queue's unit has " in result.stderr and "torn" not in result.stderr
+
+
+def stored(root: Path) -> list[tuple[int, str]]:
+    """Return the file of the log and the store time, as text, of each message."""
+    with pyrocketstore.open(root, read_only=True, **SETTINGS) as store:
+        found = sorted((m.phy_offset, m.store_timestamp) for m in store.read("T"))
+    return [(offset // LOG_SIZE, time_text(time)) for offset, time in found]
+
+
+@pytest.mark.parametrize(
+    ("gone", "names"),
+    [
+        ([5], ["{5}"]),
+        ([2, 3], ["{2}, {3}"]),
+        ([1, 10], ["{1}", "{10}"]),
+        ([2, 3, 4, 5, 6, 7], ["{2} to {7} (6 files)"]),
+        ([11], ["{11}"]),
+        ([9, 10, 11], ["{9}, {10}, {11}"]),
+        ([4, 8, 9, 10, 11], ["{4}", "{8} to {11} (4 files)"]),
+    ],
+    ids=str,
+)
+def test_verify_names_the_missing_files_of_the_log(
+    root: Path, gone: list[int], names: list[str]
+) -> None:
+    """Never an intact file: each hole, and the end, with the times around it."""
+    times = stored(root)
+    last = times[-1][0]
+    assert last == 11
+    for number in gone:
+        log_file(root, number).unlink()
+    ends = [at for at in gone if at + 1 not in gone]
+    begins = [at for at in gone if at - 1 not in gone]
+    files = [log_file(root, number).name for number in range(last + 1)]
+    wanted = []
+    for text, begin, end in zip(names, begins, ends, strict=True):
+        name = text.format(*files)
+        after = [time for number, time in times if number < begin][-1]
+        to = "" if end == last else f" to {next(t for n, t in times if n > end)}"
+        wanted.append(f"{name} (messages from {after}{to})")
+    result = run(root, "verify")
+    line = result.stdout.splitlines()[1].partition("\t")[2]
+    assert line.split("; ")[0] == f"missing log files {', '.join(wanted)}"
+    assert line.count("log files") == 1
+    for text in names:
+        assert text.format(*files) in result.stdout.split("to do", 1)[1]
+        assert text.format(*files) in run(root, "info").stderr
+
+
+def test_verify_of_a_missing_and_a_damaged_file(root: Path) -> None:
+    """The file behind the hole is damaged itself."""
+    flip(log_file(root, 3), 600)
+    log_file(root, 2).unlink()
+    line = run(root, "verify").stdout.splitlines()[1]
+    assert f"missing log files {log_file(root, 2).name} (messages from 20" in line
+    assert f"; log files {log_file(root, 3).name} (its first message: 20" in line

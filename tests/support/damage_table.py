@@ -42,7 +42,7 @@ enableConsumeQueueExt=true
 mappedFileSizeConsumeQueueExt=2048
 bitMapLengthConsumeQueueExt=64
 """
-COUNT = 160
+COUNT = 320
 BEGIN_MS = 1_700_000_000_000
 TOPIC = "t"
 #: With ext units; with filters of consumers and removed messages; with neither.
@@ -56,6 +56,7 @@ AND_BACKUP = " and its backup"
 FILES: tuple[tuple[str, str, int], ...] = (
     ("`commitlog`, first file", "commitlog/*", 0),
     ("`commitlog`, middle file", "commitlog/*", 2),
+    ("`commitlog`, last file but one", "commitlog/*", -2),
     ("`commitlog`, last file", "commitlog/*", -1),
     ("`consumequeue`, first file of a queue", "consumequeue/t/0/*", 0),
     ("`consumequeue`, last file of a queue", "consumequeue/t/0/*", -1),
