@@ -142,6 +142,8 @@ def make_store(root: Path, mark: bytes, kind: str) -> Made:
         with store.consumer("group", TOPIC) as consumer:
             consumer.poll(10, timeout=0)
             consumer.commit()
+    # The middle file is before the last three, which an opening scans.
+    assert len(list((root / "commitlog").iterdir())) > 6
     conf = root.parent / f"{root.name}.conf"
     conf.write_text(CONF + (CONF_EXT if ext else ""))
     with pyrocketstore.open(root, read_only=True, **settings) as store:
