@@ -9,7 +9,13 @@ from pyrocketstore.store._put_path cimport PutPath
 from pyrocketstore.system._open_state cimport StoreState
 
 from pyrocketstore.arguments.read_arguments import queue_id_of
-from pyrocketstore.arguments.scalars import check_times, exact_flag, exact_text, time_of, whole_number
+from pyrocketstore.arguments.scalars import (
+    check_times,
+    exact_flag,
+    exact_text,
+    time_of,
+    whole_number,
+)
 from pyrocketstore.errors import OffsetOutOfRange, StoreCorruptionError, StoreStateError
 from pyrocketstore.reading._messages import messages_between
 from pyrocketstore.reading.by_queue import QueueRange
