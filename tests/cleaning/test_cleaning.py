@@ -35,10 +35,10 @@ from pyrocketstore.cleaning.expired_files import (
     DiskCheckService,
     parse_delete_when,
 )
-from pyrocketstore.commit_log.log import TRANSACTION_PREPARED_TYPE
 from pyrocketstore.errors import StoreWarning
 from pyrocketstore.files.mapped_file_queue import MappedFileQueue
 from pyrocketstore.system.disk_space import used_ratio
+from support import oracle
 from support.broken_env import broken, failing
 from support.cleaned_stores import (
     HOUR_MS,
@@ -699,7 +699,7 @@ def test_a_store_of_unknown_age_is_not_cleaned_in_the_first_round(
         assert services(store)[1].notice is None, "an empty log has nothing to lose"
         for i in range(100):
             half = message(b"%04d" % i + bytes(150))
-            half.sys_flag = TRANSACTION_PREPARED_TYPE
+            half.sys_flag = oracle.PREPARED
             assert store.put_message(half).status is PutMessageStatus.PUT_OK
     age(tmp_path, 100)
     files = log_files(tmp_path)

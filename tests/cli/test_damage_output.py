@@ -383,7 +383,7 @@ def test_a_size_past_the_end_of_a_full_file_is_invalid(root: Path) -> None:
 def stored(root: Path) -> list[tuple[int, str]]:
     """Return the file of the log and the store time, as text, of each message."""
     with pyrocketstore.open(root, read_only=True, **SETTINGS) as store:
-        found = sorted((m.phy_offset, m.store_timestamp) for m in store.read("T"))
+        found = sorted((m.phy_offset, m.store_timestamp) for m in store.read("T", None))
     return [(offset // LOG_SIZE, time_text(time)) for offset, time in found]
 
 

@@ -180,9 +180,10 @@ def test_a_small_store_keeps_its_queue_size_after_a_kill(
             shutil.copytree(tmp_path / "store", root, ignore=lambda *_: {"lock"})
     with warnings.catch_warnings():
         warnings.simplefilter("error", StoreWarning)
-        with pyrocketstore.open(root, read_only=True) as reader:
+        ext = {"enable_consume_queue_ext": has_ext}
+        with pyrocketstore.open(root, read_only=True, **ext) as reader:
             assert reader.verify().ok
-        with pyrocketstore.open(root) as store:
+        with pyrocketstore.open(root, **ext) as store:
             assert {topic: len(list(store.read(topic))) for topic in counts} == counts
             store.wait_dispatched()
             assert store.verify().ok
