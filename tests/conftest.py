@@ -77,6 +77,8 @@ def _aloud(skipped: Iterable[pytest.TestReport]) -> Counter[str]:
     return Counter(reason for reason in reasons if reason.startswith("SKIPPED ALOUD"))
 
 
+#: Tests that took long when tools/slow_tests.py looked.
+SLOW = frozenset((Path(__file__).parent / "slow_tests.txt").read_text().splitlines())
 #: Folders whose tests take longest, in the order in which they begin.
 LONG_FOLDERS = ("spark", "interop", "faults", "meta")
 
@@ -92,6 +94,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent.name in ("spark", "faults"):
             item.add_marker(item.path.parent.name)
+        if item.nodeid in SLOW:
+            item.add_marker("slow")
     _leave_out_cases(items)
     items.sort(key=turn)
 
