@@ -283,6 +283,20 @@ def test_zeros_in_the_log_are_no_message(survey: Survey, side: str) -> None:
     assert damaged.NO_RECORD in survey.run(survey.bases[side, "close"], change)
 
 
+def test_old_damage_beside_a_damaged_checkpoint(survey: Survey) -> None:
+    """4.9.3 ends the log at zeros in its second file, though units prove later records."""
+
+    def change(root: Path) -> str:
+        checkpoint = root / "checkpoint"
+        data = bytearray(checkpoint.read_bytes())
+        data[17] ^= 0xC5
+        checkpoint.write_bytes(data)
+        path = sorted((root / "commitlog").iterdir())[1]
+        return f"{zero(path, 28_672, 4096)}, byte 17 of the checkpoint"
+
+    assert damaged.CHECKPOINT in survey.run(survey.bases[OURS, "kill"], change)
+
+
 def test_a_log_that_ends_before_the_messages_of_whole_queues(survey: Survey) -> None:
     """The second record stores another physicalOffset: `.broken` has the records of all queues but
     one (`assert_kept`), and 4.9.3 keeps them."""
