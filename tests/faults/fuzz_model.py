@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from fuzz_tables import wanted_hits
+from fuzz_tables import plain_checkpoint, wanted_hits
 from support import oracle
 from support.oracle_index import HEADER
 
@@ -238,7 +238,7 @@ class PlainStore:
         starts = list(self.log)
         if self.clean:
             return starts[max(0, len(starts) - 3)]
-        physic, logics, _ = oracle.decode_checkpoint(self.files.get("checkpoint", b""))
+        physic, logics, _ = plain_checkpoint(self.files.get("checkpoint", b""))
         limit = max(0, min(physic, logics) - 3000)
         for start in reversed(starts):
             header = self.log[start][:76]
@@ -250,14 +250,34 @@ class PlainStore:
                     return start
         return starts[0]
 
+    def _has_damaged_checkpoint(self) -> bool:
+        data = self.files.get("checkpoint", b"")
+        return any(data) and not any(plain_checkpoint(data))
+
+    def _proven(self) -> int:
+        """Return where the last file begins in which the last unit of a queue names a record."""
+        proven = -1
+        for phy_offset, size, _ in (
+            queue.rows[-1] for queue in self._loaded_queues().values() if queue.rows
+        ):
+            start = phy_offset - phy_offset % self.file_size
+            header = self.log.get(start, b"")[phy_offset - start :][:36]
+            magic = (oracle.MESSAGE_MAGIC % 2**32).to_bytes(4, "big")
+            is_named = len(header) == 36 and header[4:8] == magic
+            own = header[28:36], header[:4]
+            if is_named and own == (phy_offset.to_bytes(8, "big"), size.to_bytes(4, "big")):
+                proven = max(proven, start)
+        return proven
+
     def _scan(self) -> None:
         starts = [start for start in self.log if start >= self.scan_from]
+        proven = self._proven() if self._has_damaged_checkpoint() else -1
         for i, start in enumerate(starts):
             found, verdict, position = oracle.scan_log(self.log[start], start)
             self.rows += [Row(start + at, record) for at, record in found]
             self.end = start + position
             has_end = len(self.log[start]) == self.file_size
-            if i + 1 == len(starts) or (verdict != "blank" and has_end):
+            if i + 1 == len(starts) or (verdict != "blank" and has_end and start >= proven):
                 return
 
     def rows_from(self, replay_from: int) -> list[Row] | None:
@@ -301,12 +321,7 @@ class PlainStore:
 
     def queues(self, replay_from: int | None) -> dict[tuple[str, int], PlainQueue]:
         """Return every queue after recovery."""
-        found: dict[tuple[str, int], PlainQueue] = {}
-        for folder in {path.rpartition("/")[0] for path in self.files}:
-            parts = folder.split("/")
-            if parts[0] == "consumequeue" and len(parts) == 3 and parts[2].isdigit():
-                queue = found[parts[1], int(parts[2])] = PlainQueue(self.queue_file_size)
-                queue.load(self.numbered(folder), FOREVER if self.clean else self.scan_from)
+        found = self._loaded_queues()
         self._repair(found)
         for queue in found.values():
             if not self.clean:
@@ -336,6 +351,16 @@ class PlainStore:
                 of_queue.setdefault(key, []).append(row)
         for key, own in of_queue.items():
             found[key].restart(own, had_units=key in had_units)
+        return found
+
+    def _loaded_queues(self) -> dict[tuple[str, int], PlainQueue]:
+        """Return every queue as its files have it."""
+        found: dict[tuple[str, int], PlainQueue] = {}
+        for folder in {path.rpartition("/")[0] for path in self.files}:
+            parts = folder.split("/")
+            if parts[0] == "consumequeue" and len(parts) == 3 and parts[2].isdigit():
+                queue = found[parts[1], int(parts[2])] = PlainQueue(self.queue_file_size)
+                queue.load(self.numbered(folder), FOREVER if self.clean else self.scan_from)
         return found
 
     def _repair(self, queues: dict[tuple[str, int], PlainQueue]) -> None:
