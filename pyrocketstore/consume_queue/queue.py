@@ -5,6 +5,7 @@ Units are written by `_units` and recovered by `queue_recovery`."""
 from __future__ import annotations
 
 import errno
+import weakref
 from collections.abc import Callable, Iterable
 
 import numpy
@@ -128,7 +129,15 @@ class ConsumeQueue(UnitAppender):
             by_write=self.by_write,
             derived=True,
         )
-        self.mapped_file_queue.before_deletion = self._flush_next_file
+        # Weak, so that a queue that is taken away frees its files at once.
+        flush_next_file = weakref.WeakMethod(self._flush_next_file)
+
+        def before_deletion(file: MappedFile) -> None:
+            method = flush_next_file()
+            if method is not None:
+                method(file)
+
+        self.mapped_file_queue.before_deletion = before_deletion
         self.reader = UnitReader(self.mapped_file_queue, self.mapped_file_size)
 
     def _flush_next_file(self, file: MappedFile) -> None:
