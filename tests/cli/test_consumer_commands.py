@@ -189,15 +189,16 @@ def test_a_damaged_file_is_one_line(store: Path, command: str, name: str) -> Non
 
 @pytest.mark.slow
 def test_other_commands_read_a_store_with_damaged_config_files(store: Path) -> None:
+    damaged = {file.name.removesuffix(".bak") for file in (store / "config").iterdir()}
     for file in (store / "config").iterdir():
         file.write_text("{")
     checked = run("verify", "--details", store, *conf(store), code=1).stdout
     rows = [line.split("\t")[0] for line in checked.splitlines() if "config/" in line]
     kinds = [kind for kind in rows if kind != "to do"]
-    assert kinds == ["config"] * 2, "what an opening for writing refuses, and nothing else"
+    assert kinds == ["config"] * len(damaged)
     assert "complete\tyes" in checked
     assert len(run("cat", store, "orders").stdout.splitlines()) == 10
-    run("info", store)
+    run("info", store, code=1)
 
 
 @pytest.mark.parametrize("command", ["delayed", "consumers", "transactions"])

@@ -213,12 +213,12 @@ class Fuzz:
         MessageStoreConfig.from_broker_conf(path, root=str(self.path))
 
     def _options(self, rng: random.Random) -> None:
-        positions = {"T": {"0": 5, "1": 7}}
+        times = {"T": {"0": 10**12, "1": 2 * 10**12}}
         given = {
             "stores": {"a": str(self.path / "a"), "b": str(self.path / "b")},
             "assign": {"T": [0, 1]},
             "startingOffsets": {"T": {"a": {"0": 3}, "b": {"1": 4}}},
-            "endingOffsetsByTimestamp": positions,
+            "endingOffsetsByTimestamp": times,
         }
         texts = {"topicPattern": "T.*", "partitionBytes": "64m", "minPartitions": "3"}
         texts |= {name: json.dumps(value) for name, value in given.items()}
