@@ -511,7 +511,7 @@ class DefaultMessageStore(StoreContext):
 
     def lacks_units(self) -> bool:
         """Return whether units could not be written, so that queues may end before the log does."""
-        return bool(self.running_flags.flag_bits & RunningFlags.WRITE_LOGICS_QUEUE_ERROR)
+        return self.running_flags.is_logics_queue_error()
 
     def _lower_positions(self) -> None:
         """Have groups read from the ends of queues that have lost messages, now or under another

@@ -190,7 +190,7 @@ def test_a_queue_is_given_up_once(lost: Path, caplog: pytest.LogCaptureFixture) 
     caplog.clear()
     lose(lost, "a")
     with unwritten(lost, "a", **SIZES):
-        assert lines() == 1, "it is told of a new fault"
+        assert lines() == 1, "the store logs a new fault of the queue"
 
 
 @pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")

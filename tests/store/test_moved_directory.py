@@ -286,13 +286,19 @@ def test_a_reader_of_a_moved_store_answers_nothing_about_another(
             assert reader.verify().ok, "the other directory is valid"
 
 
-def test_positions_of_another_store_are_not_read(tmp_path: Path) -> None:
-    """The first call that needs them reads their file."""
-    root, beside = tmp_path / "store", tmp_path / "beside"
+def a_store_and_another(path: Path) -> tuple[Path, Path]:
+    """Make a store of one message, and another one in a directory beside it."""
+    root, beside = path / "store", path / "beside"
     beside.mkdir()
     other_store(beside / "other")
     with pyrocketstore.open(root, **SMALL) as store:
         store.put("T", b"first")
+    return root, beside
+
+
+def test_positions_of_another_store_are_not_read(tmp_path: Path) -> None:
+    """The first call that needs them reads their file."""
+    root, beside = a_store_and_another(tmp_path)
     with pyrocketstore.open(root, read_only=True) as reader:
         replace_by_store(root, beside)
         with pytest.raises(StoreStateError, match="was moved or replaced while the store"):
@@ -300,11 +306,7 @@ def test_positions_of_another_store_are_not_read(tmp_path: Path) -> None:
 
 
 def test_a_store_that_is_replaced_during_its_verify(tmp_path: Path) -> None:
-    root, beside = tmp_path / "store", tmp_path / "beside"
-    beside.mkdir()
-    other_store(beside / "other")
-    with pyrocketstore.open(root, **SMALL) as store:
-        store.put("T", b"first")
+    root, beside = a_store_and_another(tmp_path)
     with pyrocketstore.open(root, read_only=True) as reader:
 
         def progress(done: int, total: int) -> None:

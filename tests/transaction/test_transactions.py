@@ -259,7 +259,7 @@ def test_a_signal_handler_in_a_decision(tmp_path: Path) -> None:
 def test_two_searches_for_what_an_interrupted_put_has_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What one has found, and its caller decided, the other does not bring back."""
+    """The later search does not register a transaction that the caller of the first decided."""
     with opened(tmp_path) as store:
         service = service_of(store)
 
