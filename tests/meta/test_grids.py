@@ -48,6 +48,7 @@ def test_values_of_a_grid(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyP
     tests = Path(__file__).parents[1]
     monkeypatch.setenv("PYTHONPATH", str(tests))
     shutil.copy(tests / "conftest.py", pytester.path)
+    shutil.copy(tests / "slow_tests.txt", pytester.path)
     pytester.makepyprojecttoml("[tool.pytest.ini_options]\nmarkers = ['slow', 'spark', 'faults']")
     pytester.makepyfile(test_grids=GRID)
     every = ids(pytester, "-q")
