@@ -72,6 +72,8 @@ cdef class LogChunk:
     cdef readonly int64_t count
     cdef readonly int32_t status
     cdef readonly int64_t first_v2      # of the first record of 5.x, bytes into the file; or -1
+    cdef readonly int64_t last_begin    # of the last record, bytes into the file; or -1
+    cdef int64_t last_keyed             # without records: the end of the last one with keys; or -1
     cdef readonly TopicQueueMap queues
     cdef int64_t base                   # of the first record, bytes into the file
     cdef int32_t header                 # bytes of an entry's header between two records, 0 or 48
@@ -105,6 +107,7 @@ cdef class RecordBuffer:
                   const rs_record *record, const delay_table *delays) noexcept nogil
     cdef int note_keys(self, const uint8_t *p, const rs_record *record,
                        const rs_properties *properties, int32_t *count) noexcept nogil
+    cdef void take_records(self, RowPool pool) noexcept
     cdef int more_records(self) noexcept nogil
     cdef int more_keys(self, int64_t count) noexcept nogil
 
@@ -114,6 +117,7 @@ cdef class LogScanner:
     cdef bint check_crc
     cdef bint keep
     cdef bint hash_keys
+    cdef int64_t keys_from
     cdef RecordMemory memory
     cdef RowPool pool
     cdef TopicMinOffsets min_offsets

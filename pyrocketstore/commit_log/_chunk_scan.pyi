@@ -36,6 +36,8 @@ class LogChunk:
     @property
     def first_v2(self) -> int: ...  # of the first record of 5.x, bytes into the file; -1: none
     @property
+    def last_begin(self) -> int: ...  # of the last record, bytes into the file; -1: none
+    @property
     def status(self) -> int: ...  # an rs_status
     @property
     def queues(self) -> TopicQueueMap: ...
@@ -75,6 +77,7 @@ class LogScanner:
         records_max: int | None = None,
         min_offsets: TopicMinOffsets | None = None,
         hash_keys: bool = True,
+        keys_from: int = ...,
     ) -> Self: ...
     def scan(
         self,

@@ -5,7 +5,7 @@ with a record; the scan of every other chunk begins with the first whole record 
 caller must compare the begin of each chunk with the end of the chunk before it.
 """
 cimport cython
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
@@ -102,6 +102,15 @@ cdef int64_t tags_code_of_record(const uint8_t *p, const rs_record *record,
 
 cdef bint is_multi(const rs_properties *properties) noexcept nogil:
     return properties.multi_dispatch.size > 0 and properties.multi_queue_offset.size > 0
+
+
+cdef bint has_keys(const uint8_t *p, const rs_record *record) noexcept nogil:
+    cdef rs_properties properties
+    if (record.properties_size <= 0
+            or record.sys_flag & RS_TRANSACTION_MASK == RS_TRANSACTION_ROLLBACK_TYPE):
+        return False
+    scan_properties(p + record.properties_position, record.properties_size, &properties)
+    return properties.uniq_key.size > 0 or properties.keys.size > 0
 
 
 cdef inline int32_t fitting(int64_t value, int32_t *kind, int32_t otherwise) noexcept nogil:
@@ -329,8 +338,10 @@ cdef class LogChunk:
     @property
     def keyed_end(self):
         """The end of the last record that has keys, bytes of the log; -1 without one. See
-        `hash_keys` of LogScanner."""
+        `hash_keys` and `keys_from` of LogScanner."""
         cdef int64_t i = self.count if self.records != NULL else 0
+        if self.records == NULL:
+            return self.last_keyed
         if i == 0 or self.records[i].first_key == 0:
             return -1
         while i > 0 and self.records[i - 1].first_key == self.records[i].first_key:
@@ -367,10 +378,18 @@ cdef class LogChunk:
 
     cdef int keep(self, RecordBuffer buffer, RecordMemory memory, RowPool pool) except -1:
         # Copies the records of a scan to `memory`, or to memory of its own without room there.
+        # Without `memory` and hashes it takes the memory of the buffer.
         cdef size_t size = <size_t>(buffer.count + 1) * sizeof(chunk_record)
         cdef size_t key_size = 0
         cdef void *room
         self.has_hashes = buffer.has_hashes
+        self.base_timestamp = buffer.base_timestamp
+        if memory is None and not self.has_hashes:
+            self.records, self.keys = buffer.records, NULL
+            self.is_own, self.pool = True, pool
+            self.own_size = <size_t>buffer.record_room * sizeof(chunk_record)
+            buffer.records, buffer.record_room = NULL, 0
+            return 0
         if self.has_hashes:
             key_size = <size_t>buffer.records[buffer.count].first_key * sizeof(int32_t)
         room = NULL if memory is None else memory.take(size + key_size)
@@ -387,7 +406,6 @@ cdef class LogChunk:
         memcpy(self.records, buffer.records, size)
         if key_size > 0:
             memcpy(self.keys, buffer.keys, key_size)
-        self.base_timestamp = buffer.base_timestamp
         return 0
 
     cdef int number_queues(self) except -1:
@@ -412,6 +430,13 @@ cdef class RecordBuffer:
     def __dealloc__(self):
         free(self.records)
         free(self.keys)
+
+    cdef void take_records(self, RowPool pool) noexcept:
+        # Without memory the walk tries again, and reports it.
+        cdef size_t size
+        self.records = <chunk_record *>pool.take(FIRST_ROOM * sizeof(chunk_record), &size)
+        if self.records != NULL:
+            self.record_room = <int64_t>(size // sizeof(chunk_record))
 
     cdef int more_records(self) noexcept nogil:
         cdef int64_t room = self.record_room * 2 if self.record_room else FIRST_ROOM
@@ -444,7 +469,7 @@ cdef class RecordBuffer:
         cdef int32_t type_ = record.sys_flag & RS_TRANSACTION_MASK
         cdef int32_t kind = 0
         cdef int32_t key_count = 0
-        cdef int64_t tags_code
+        cdef int64_t tags_code = 0
         cdef int64_t queue_offset = 0
         if type_ != RS_TRANSACTION_NOT_TYPE and type_ != RS_TRANSACTION_COMMIT_TYPE:
             pass
@@ -461,18 +486,19 @@ cdef class RecordBuffer:
             return RS_OK
         if self.count + 1 >= self.record_room and self.more_records() != RS_OK:
             return RS_NO_MEMORY
-        scan_properties(p + record.properties_position, record.properties_size, &properties)
         row = &self.records[self.count]
         row.position = <int32_t>position
         if self.count == 0:
             row.first_key = 0
             self.base_timestamp = record.store_timestamp
-        if is_multi(&properties):
-            kind |= KIND_MULTI
-        tags_code = tags_code_of_record(p, record, &properties, delays)
-        if <int32_t>tags_code != tags_code:
-            tags_code = minus(tags_code, record.store_timestamp)
-            kind |= KIND_DELAYED
+        if record.properties_size > 0:
+            scan_properties(p + record.properties_position, record.properties_size, &properties)
+            if is_multi(&properties):
+                kind |= KIND_MULTI
+            tags_code = tags_code_of_record(p, record, &properties, delays)
+            if <int32_t>tags_code != tags_code:
+                tags_code = minus(tags_code, record.store_timestamp)
+                kind |= KIND_DELAYED
         row.queue_offset = fitting(queue_offset, &kind, KIND_UNCOMMON | KIND_NO_UNIT)
         row.tags_code = fitting(tags_code, &kind, KIND_UNCOMMON | KIND_NO_UNIT)
         row.store_timestamp = fitting(
@@ -480,6 +506,8 @@ cdef class RecordBuffer:
             KIND_UNCOMMON | (KIND_NO_UNIT if kind & KIND_DELAYED else 0))
         if type_ == RS_TRANSACTION_ROLLBACK_TYPE:
             kind |= KIND_ROLLBACK
+        elif record.properties_size <= 0:
+            pass
         elif not self.has_hashes:
             key_count = properties.uniq_key.size > 0 or properties.keys.size > 0
         elif self.note_keys(p, record, &properties, &key_count) != RS_OK:
@@ -526,13 +554,17 @@ cdef class LogScanner:
         queue of its own topic, but has its keys
     hash_keys : bool; False: the chunks are not to be dispatched. Which records have keys is noted,
         and one without a key counts, too, if its KEYS are blanks
+    keys_from : int, physical offset from which on `keyed_end` looks for keys if no records are
+        kept. KEYS that are blanks count
 
     Threads: any number at a time.
     Source: RocketMQ 4.9.3 CommitLog#recoverNormally, #checkMessageAndReturnSize.
     """
     def __cinit__(self, EnvTable env not None, delay_levels, bint check_crc, *,
-                  records_max=None, TopicMinOffsets min_offsets=None, bint hash_keys=True):
+                  records_max=None, TopicMinOffsets min_offsets=None, bint hash_keys=True,
+                  int64_t keys_from=INT64_MAX):
         self.env = env
+        self.keys_from = keys_from
         self.hash_keys = hash_keys
         self.min_offsets = TopicMinOffsets({}) if min_offsets is None else min_offsets
         self.check_crc = check_crc
@@ -572,7 +604,7 @@ cdef class LogScanner:
         chunk.file_from_offset = file_from_offset
         chunk.begin = chunk.end = position
         chunk.queues = TopicQueueMap()
-        chunk.first_v2 = -1
+        chunk.first_v2 = chunk.last_begin = chunk.last_keyed = -1
         try:
             buffer = self.buffers.pop()
             buffer.window.open(path)
@@ -583,6 +615,8 @@ cdef class LogScanner:
         buffer.min_offsets = self.min_offsets
         buffer.has_hashes = self.hash_keys
         buffer.count = 0
+        if self.keep and buffer.records == NULL:
+            buffer.take_records(self.pool)
         with nogil:
             chunk.status = self.walk(window, buffer, chunk, delays, until, stop, search,
                                      &error)
@@ -635,6 +669,10 @@ cdef class LogScanner:
                     chunk.header = <int32_t>state.header
                 status = buffer.note(chunk.queues, at_position(window, state.position),
                                      state.position - chunk.base, &record, delays)
+                if (delays == NULL and record.phy_offset >= self.keys_from
+                        and has_keys(at_position(window, state.position), &record)):
+                    chunk.last_keyed = record.phy_offset + record.total_size
+                chunk.last_begin = state.position
                 chunk.count += 1
                 state.position += record.total_size
         if chunk.header and buffer.count > 0:

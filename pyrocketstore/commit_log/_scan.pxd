@@ -21,6 +21,7 @@ from pyrocketstore._rocketstore cimport (
 
 cdef enum:
     WINDOW_BYTES = 524288
+    RECENT_ENTRIES = 16
 
 
 cdef struct map_entry:
@@ -33,6 +34,7 @@ cdef struct map_entry:
     int64_t first_queue_offset
     int64_t next_queue_offset
     int64_t first_phy_offset
+    int64_t last_end            # of the last record, bytes of the log
     int64_t count
 
 
@@ -40,6 +42,7 @@ cdef class TopicQueueMap:
     cdef map_entry *entries
     cdef int64_t capacity
     cdef int64_t count
+    cdef map_entry *recent[16]      # by queue id: found without a hash
 
     cdef uint64_t hash_of(self, const uint8_t *topic, int32_t size,
                           int32_t queue_id) noexcept nogil

@@ -11,6 +11,7 @@ __test__: Final[dict[str, object]]
 class TopicQueueMap:
     # (topic, queue id) -> (first queue offset, its physical offset, next queue offset, count)
     def seen(self) -> dict[tuple[str, int], tuple[int, int, int, int]]: ...
+    def ends(self) -> dict[tuple[str, int], int]: ...  # of the last records, bytes of the log
     def add(self, later: TopicQueueMap) -> None: ...
 
 @disjoint_base

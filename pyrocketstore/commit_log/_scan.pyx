@@ -102,9 +102,16 @@ cdef class TopicQueueMap:
     cdef map_entry *insert(self, const uint8_t *topic, int32_t size,
                            int32_t queue_id) noexcept nogil:
         # Finds or inserts the entry; NULL without memory.
-        cdef uint64_t h = self.hash_of(topic, size, queue_id)
-        cdef map_entry *entry = self.slot(h, topic, size, queue_id)
+        cdef map_entry **recent = &self.recent[queue_id & RECENT_ENTRIES - 1]
+        cdef map_entry *entry = recent[0]
+        cdef uint64_t h
+        if (entry != NULL and entry.queue_id == queue_id and entry.topic_size == size
+                and memcmp(entry.topic, topic, <size_t>size) == 0):
+            return entry
+        h = self.hash_of(topic, size, queue_id)
+        entry = self.slot(h, topic, size, queue_id)
         if entry.hash != 0:
+            recent[0] = entry
             return entry
         if self.count * 2 >= self.capacity:
             if not self.grow():
@@ -119,6 +126,7 @@ cdef class TopicQueueMap:
         entry.queue_id = queue_id
         entry.number = <int32_t>self.count
         self.count += 1
+        recent[0] = entry
         return entry
 
     cdef bint grow(self) noexcept nogil:
@@ -130,6 +138,7 @@ cdef class TopicQueueMap:
             return False
         self.entries = grown
         self.capacity = old_capacity * 4
+        memset(self.recent, 0, sizeof(self.recent))
         for i in range(old_capacity):
             if old[i].hash != 0:
                 self.slot(old[i].hash, old[i].topic, old[i].topic_size, old[i].queue_id)[0] = old[i]
@@ -146,6 +155,7 @@ cdef class TopicQueueMap:
             entry.first_queue_offset = record.queue_offset
             entry.first_phy_offset = record.phy_offset
         entry.next_queue_offset = <int64_t>(<uint64_t>record.queue_offset + 1)
+        entry.last_end = record.phy_offset + record.total_size
         entry.count += 1
         return entry
 
@@ -165,6 +175,7 @@ cdef class TopicQueueMap:
                 entry.first_queue_offset = source.first_queue_offset
                 entry.first_phy_offset = source.first_phy_offset
             entry.next_queue_offset = source.next_queue_offset
+            entry.last_end = source.last_end
             entry.count += source.count
 
     def seen(self):
@@ -178,6 +189,18 @@ cdef class TopicQueueMap:
                 topic = java_text(entry.topic, entry.topic_size)
                 result[topic, entry.queue_id] = (entry.first_queue_offset, entry.first_phy_offset,
                                                  entry.next_queue_offset, entry.count)
+        return result
+
+    def ends(self):
+        """{(topic, queue_id): end of the last record, bytes of the log}."""
+        cdef int64_t i
+        cdef map_entry *entry
+        cdef dict result = {}
+        for i in range(self.capacity):
+            entry = &self.entries[i]
+            if entry.hash != 0 and entry.count:
+                topic = java_text(entry.topic, entry.topic_size)
+                result[topic, entry.queue_id] = entry.last_end
         return result
 
 

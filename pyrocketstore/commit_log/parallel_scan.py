@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from pyrocketstore.arguments.scalars import INT64_MAX
 from pyrocketstore.commit_log._chunk_scan import LogChunk, LogScanner
 from pyrocketstore.commit_log._scan import find_valid_record
 from pyrocketstore.results import Status
@@ -24,8 +25,11 @@ if TYPE_CHECKING:
     from pyrocketstore.system.env import Env
 
 
-#: Bytes of the log that one thread takes at a time.
+#: Bytes of the log that one thread takes at a time: at most, and at least.
 CHUNK_SIZE = 16 << 20
+CHUNK_SIZE_MIN = 2 << 20
+#: Chunks for each thread in a log that is too short for so many of the largest ones.
+CHUNKS_EACH = 2
 #: Memory bandwidth limits the scan: more threads do not make it faster.
 THREADS_MAX = 4
 
@@ -50,7 +54,9 @@ class LogScan:
     check_crc : bool, compare each body with its CRC
     records_max : int, bytes of memory in all for the record data that dispatch needs; a chunk that
         does not fit holds its records in memory of its own, as each chunk does with None
-    min_offsets, hash_keys : see LogScanner
+    min_offsets, hash_keys, keys_from : see LogScanner
+    expected_end : int, physical offset at which the log is likely to end; -1: unknown. What is
+        behind it is not scanned ahead, and a short log is divided into more chunks
 
     Threads: one consumer. At most as many chunks are scanned ahead as there are processors.
     """
@@ -67,6 +73,8 @@ class LogScan:
         records_max: int | None,
         min_offsets: TopicMinOffsets | None = None,
         hash_keys: bool = True,
+        keys_from: int = INT64_MAX,
+        expected_end: int = -1,
     ) -> None:
         self._files = [f for f in files if start - f.file_size < f.file_from_offset < stop]
         self._start = start
@@ -78,8 +86,14 @@ class LogScan:
             records_max=records_max,
             min_offsets=min_offsets,
             hash_keys=hash_keys,
+            keys_from=keys_from,
         )
         self._thread_count = min(env.processor_count(), THREADS_MAX)
+        self._expected_end = expected_end
+        self._chunk_size = CHUNK_SIZE
+        if expected_end > start:
+            each = (expected_end - start) // (CHUNKS_EACH * self._thread_count)
+            self._chunk_size = min(max(each, CHUNK_SIZE_MIN), CHUNK_SIZE)
         self._pool: ThreadPool | None = None
         self._ahead: deque[tuple[_Part, PoolCall[LogChunk]]] = deque()
 
@@ -114,6 +128,8 @@ class LogScan:
                 chunk = self._scan(part, position, search=False)
             yield chunk
             position = chunk.end
+            if file.file_from_offset + position > self._expected_end:
+                self._expected_end = -1  # the log goes on behind it
             if chunk.status == Status.BLANK:
                 position = file.file_size
                 self._skip(file, parts)
@@ -134,7 +150,8 @@ class LogScan:
             begin = max(0, self._start - base)
             end = min(file.file_size, self._stop - base)
             while begin < end:
-                until = min(begin + CHUNK_SIZE, end)
+                is_behind = 0 <= self._expected_end <= base + begin
+                until = min(begin + (CHUNK_SIZE if is_behind else self._chunk_size), end)
                 yield _Part(file, begin, until)
                 begin = until
 
@@ -145,10 +162,13 @@ class LogScan:
         if self._thread_count < 2 or (self._pool is None and len(parts) < 3):
             return parts.popleft(), None
         if self._pool is None:
-            # The first part without threads: most logs end in it.
+            if self._expected_end >= 0 and not self._is_expected(parts[1]):
+                return parts.popleft(), None
             self._pool = ThreadPool(self._thread_count, "LogScan")
-            return parts.popleft(), None
-        while parts and len(self._ahead) <= self._thread_count:
+            if self._expected_end < 0:
+                # The first part without threads: most logs end in it.
+                return parts.popleft(), None
+        while parts and len(self._ahead) <= self._thread_count and self._is_expected(parts[0]):
             part = parts.popleft()
             first = part.begin == max(0, self._start - part.file.file_from_offset)
             try:
@@ -161,6 +181,11 @@ class LogScan:
                 break
             self._ahead.append((part, scan))
         return self._ahead.popleft() if self._ahead else (parts.popleft(), None)
+
+    def _is_expected(self, part: _Part) -> bool:
+        """Return whether records are likely in a part."""
+        end = self._expected_end
+        return end < 0 or part.file.file_from_offset + part.begin < end
 
     def _scan(self, part: _Part, position: int, *, search: bool) -> LogChunk:
         file = part.file

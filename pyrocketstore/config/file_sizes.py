@@ -17,7 +17,7 @@ from pyrocketstore.record._record import (
     RecordHeader,
     follow_sizes,
 )
-from pyrocketstore.system.env import O_RDONLY, Env
+from pyrocketstore.system.env import O_RDONLY, Env, is_zeros
 
 #: Sizes of the files of a kind of store, by the names of the settings. Slots and entries of an
 #: index file stay at 4.9.3's ratio of 1 to 4: a later opening that names neither of them infers
@@ -290,15 +290,17 @@ def _late_record(env: Env, fd: int, file: FoundFile) -> int:
     first, last = 0, file.size // PAGE_SIZE
     while first < last:
         middle = (first + last) // 2
-        if env.pread(fd, PAGE_SIZE, middle * PAGE_SIZE, file.path).strip(b"\0"):
-            first = middle + 1
-        else:
+        if is_zeros(env.pread(fd, PAGE_SIZE, middle * PAGE_SIZE, file.path)):
             last = middle
+        else:
+            first = middle + 1
     begin = max(0, first * PAGE_SIZE - _READ_SIZE)
     data = env.pread(fd, _READ_SIZE + PAGE_SIZE, begin, file.path)
     stop = len(data)
     for _ in range(_LATE_RECORD_TRIES):
-        at = max(data.rfind(_MAGIC, 0, stop), data.rfind(_MAGIC_V2, 0, stop)) - _MAGIC_POSITION
+        at = data.rfind(_MAGIC, 0, stop)
+        # Only behind the other one: a search backwards through all of `data` takes long.
+        at = max(at, data.rfind(_MAGIC_V2, max(0, at), stop)) - _MAGIC_POSITION
         if at < 0:
             break
         header = RecordHeader(data[at : at + HEADER_SIZE])

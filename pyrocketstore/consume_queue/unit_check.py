@@ -76,6 +76,8 @@ DELAY_MAX_MS = 366 * 86_400_000
 CHUNK = 4096
 #: From so many records a queue on, queues are compared one by one: each is read by itself.
 FEW_QUEUES_ROWS = 256
+#: So many queues are compared one by one in any case.
+FEW_QUEUES = 32
 #: Units without a record that are read with those of a queue's records.
 SPARE_UNITS = 16
 _UNIT = struct.Struct(">qiq")
@@ -194,6 +196,8 @@ class UnitCheck:
         self._confirmed: dict[Key, tuple[int, int]] = {}
         #: how many units agree with records that name their queue as a further one
         self._further_confirmed: dict[Key, int] = {}
+        #: queues that were not compared, and where the record of their last unit ends
+        self._trusted: dict[Key, int] = {}
 
     # ---- records that are scanned ----------------------------------------------------------------
 
@@ -217,7 +221,7 @@ class UnitCheck:
         """Compare the records of a chunk with the units, in the usual case: each record has a unit
         that agrees, or its queue has no units. `_compare` looks at other queues again."""
         keys = chunk.queue_keys()
-        if chunk.count < FEW_QUEUES_ROWS * len(keys):
+        if chunk.count < FEW_QUEUES_ROWS * len(keys) and len(keys) > FEW_QUEUES:
             self._doubtful.update(keys)  # each would be read by itself
             return
         units: list[bytes | None] = [None] * len(keys)
@@ -312,8 +316,11 @@ class UnitCheck:
         first = queue.mapped_file_queue.get_min_offset() // CQ_STORE_UNIT_SIZE
         has_ext = queue.ext is not None or _has_ext_files(queue)
         follows = np.diff(rows.queue_offset) == 1
-        if follows.all() and _agrees(queue, rows, first, has_ext=has_ext):
-            return
+        if follows.all():
+            agreeing, end = _agreeing(queue, rows, first, has_ext=has_ext)
+            if agreeing >= 0:
+                self._confirm(key, agreeing, end)
+                return
         inside = (rows.queue_offset >= first) & (rows.queue_offset < queue.core.unit_count)
         # Not by numpy.unique, which imports a module at its first call.
         wanted = np.sort(rows.queue_offset[inside])
@@ -337,8 +344,14 @@ class UnitCheck:
 
     # ---- units that need no further look ---------------------------------------------------------
 
+    def trust(self, key: Key, covered: int) -> None:
+        """Count a queue whose last unit names the record that ends at `covered` as confirmed."""
+        self._trusted[key] = covered
+
     def confirms_all(self, key: Key, queue: ConsumeQueue) -> bool:
         """Return whether each unit of a queue names a record that was added."""
+        if key in self._trusted:
+            return True
         first = max(0, queue.mapped_file_queue.get_min_offset()) // CQ_STORE_UNIT_SIZE
         count = queue.core.unit_count - first
         own = self._confirmed.get(key, (-1, -1))[0]
@@ -348,7 +361,7 @@ class UnitCheck:
     def confirmed_end(self, key: Key) -> int:
         """Return one past the record that the last unit of a queue names, bytes of the log; -1
         where no added record confirms that unit."""
-        return self._confirmed.get(key, (0, -1))[1]
+        return max(self._confirmed.get(key, (0, -1))[1], self._trusted.get(key, -1))
 
     # ---- verdicts --------------------------------------------------------------------------------
 
@@ -433,17 +446,22 @@ class UnitCheck:
         return found
 
 
-def _agrees(queue: ConsumeQueue, rows: _Batch, first: int, *, has_ext: bool) -> bool:
-    """Return whether the units of records with consecutive queue offsets are all there from queue
-    offset `first` on, and agree with them: the usual case, without a sort."""
+def _agreeing(queue: ConsumeQueue, rows: _Batch, first: int, *, has_ext: bool) -> tuple[int, int]:
+    """Compare records with consecutive queue offsets with their units from queue offset `first` on:
+    the usual case, without a sort.
+
+    Returns how many units agree, and one past the record of the queue's last unit, bytes of the
+    log, or -1; (-1, -1) if a unit does not agree or cannot be read.
+    """
     begin = int(rows.queue_offset[0])
     start = max(begin, first)
     stop = max(start, min(begin + len(rows.queue_offset), queue.core.unit_count))
     units = queue.reader.columns(start, stop - start)
-    if len(units.phy_offset) < stop - start:
-        return False
     part = rows.take(slice(start - begin, stop - begin))
-    return bool(part.agree_with(units, has_ext=has_ext).all())
+    if len(units.phy_offset) < stop - start or not part.agree_with(units, has_ext=has_ext).all():
+        return -1, -1
+    is_last = start < stop == queue.core.unit_count
+    return stop - start, int(part.phy_offset[-1] + part.size[-1]) if is_last else -1
 
 
 def _begins(number: NDArray[np.int32]) -> NDArray[np.intp]:

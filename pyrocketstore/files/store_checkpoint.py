@@ -11,7 +11,14 @@ from typing import overload
 from pyrocketstore.arguments.scalars import INT64_MAX, INT64_MIN, exact_int, exact_int64
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreIOError
-from pyrocketstore.system.env import O_RDONLY, O_RDWR, Env, check_env, parent_directory
+from pyrocketstore.system.env import (
+    O_RDONLY,
+    O_RDWR,
+    Env,
+    check_env,
+    is_zeros,
+    parent_directory,
+)
 
 __all__ = ["CHECKPOINT_SIZE", "StoreCheckpoint", "checkpoint_damage", "offsets_of_5x"]
 
@@ -41,7 +48,7 @@ def checkpoint_damage(data: bytes) -> str:
             return f"{name} is {time_ms}, which is no time in ms from 1970 to 2286"
     if min(offsets_of_5x(data)) < -1:
         return f"bytes {LONGS.size} to 39 are {offsets_of_5x(data)}, which are no offsets of 5.x"
-    if any(data[_USED_SIZE:]):
+    if not is_zeros(data[_USED_SIZE:]):
         return f"bytes after {_USED_SIZE} are not zero"
     return ""
 

@@ -15,7 +15,7 @@ from pyrocketstore.index._file import (
     INDEX_HEADER_SIZE,
     INDEX_SIZE,
 )
-from pyrocketstore.system.env import O_RDWR, READ_SIZE, Env, parent_directory
+from pyrocketstore.system.env import O_RDWR, READ_SIZE, Env, is_zeros, parent_directory
 
 __all__ = [
     "INDEX_HEADER",
@@ -130,9 +130,9 @@ def has_lost_header(env: Env, path: str, hash_slot_num: int) -> bool:
     fd = env.open(path, 0)
     try:
         header = env.pread(fd, INDEX_HEADER_SIZE, 0, path)
-        return not any(header) and any(
-            env.pread(fd, _LOOK_BYTES, entry_position(hash_slot_num), path)
-        )
+        if any(header):
+            return False
+        return not is_zeros(env.pread(fd, _LOOK_BYTES, entry_position(hash_slot_num), path))
     finally:
         env.close(fd)
 
@@ -167,7 +167,7 @@ def zero_rest(env: Env, path: str, position: int, stop: int) -> None:
         for begin, end in ranges:
             for at in range(begin, end, READ_SIZE):
                 size = min(READ_SIZE, end - at)
-                if any(env.pread(fd, size, at, path)):
+                if not is_zeros(env.pread(fd, size, at, path)):
                     env.pwrite_all(fd, bytes(size), at, path)
     finally:
         env.close(fd, path)

@@ -107,6 +107,7 @@ class LogEnd:
     seen : the queues that the records belong to
     last_record : int, byte of the log at which the last record begins; -1 without a record
     keyed_end : int, end of the last record that has keys, bytes of the log; -1 without one
+    keys_from : int, physical offset before which records with keys may not count as such
     later : those of the records from `keep_from` of the scan on
     has_keep_from : bool, a record ends at `keep_from` of the scan, if that lies in it
     """
@@ -119,15 +120,28 @@ class LogEnd:
     seen: TopicQueueMap = dataclasses.field(default_factory=TopicQueueMap)
     last_record: int = -1
     keyed_end: int = -1
+    keys_from: int = 0
     later: TopicQueueMap = dataclasses.field(default_factory=TopicQueueMap)
     has_keep_from: bool = True
+
+    def add(self, chunk: LogChunk, *, is_later: bool) -> None:
+        """Count the records of the next chunk of the scan."""
+        self.seen.add(chunk.queues)
+        if is_later:
+            self.later.add(chunk.queues)
+        self.records += chunk.count
+        if chunk.last_begin >= 0:
+            self.last_record = chunk.file_from_offset + chunk.last_begin
+        self.phy_offset = chunk.file_from_offset + chunk.end
+        self.keyed_end = max(self.keyed_end, chunk.keyed_end)
+        self.status = chunk.status
 
 
 def find_log_end(
     store: StoreContext,
     files: tuple[MappedFile, ...],
     first: int,
-    check: UnitCheck,
+    check: UnitCheck | None,
     *,
     keep_from: int,
 ) -> LogEnd:
@@ -135,7 +149,7 @@ def find_log_end(
 
     Parameters
     ----------
-    check : gets the records
+    check : gets the records; None: no data of the records is kept
     keep_from : int, `chunks` keeps the records from this physical offset on, because they are
         likely to be dispatched again; no chunk begins before it and ends after it
 
@@ -150,10 +164,15 @@ def find_log_end(
     if stop <= start:
         return found  # nothing is committed
     proven = proven_file(store) if store.checkpoint.damage else -1
+    # After a clean exit the queues name the last record. After a kill they may lack any number.
+    expected = max((q.covered_phy_offset for q in store.consume_queues()), default=-1)
+    if check is None:
+        found.keys_from = max(0, store.index_service.indexed_phy_offset)
     complete = True
     while True:
         keeps = keep_from <= start
         until = stop if keeps else min(keep_from, stop)
+        records_max = 0 if check is None else max(1, min(RECORDS_MAX, stop - start))
         scan = LogScan(
             store.env,
             files[first:],
@@ -161,9 +180,11 @@ def find_log_end(
             until,
             delay_levels=store.commit_log.delay_levels,
             check_crc=store.config.check_crc_on_recover,
-            records_max=max(1, min(RECORDS_MAX, stop - start)) if keeps else None,
+            records_max=records_max if keeps or check is None else None,
             min_offsets=store.commit_log.min_offsets,
             hash_keys=keeps,
+            keys_from=found.keys_from,
+            expected_end=expected if keep_from == NO_LIMIT else -1,
         )
         for chunk in scan.chunks():
             check_abandoned()
@@ -171,19 +192,12 @@ def find_log_end(
                 raise _newer(chunk.path, chunk.first_v2)
             while files[found.at_file].file_from_offset != chunk.file_from_offset:
                 found.at_file += 1
-            found.seen.add(chunk.queues)
-            if keeps:
-                found.later.add(chunk.queues)
-            found.records += chunk.count
-            if chunk.count:
-                found.last_record = chunk.file_from_offset + chunk.position(chunk.count - 1)
-            found.phy_offset = chunk.file_from_offset + chunk.end
-            found.keyed_end = max(found.keyed_end, chunk.keyed_end)
-            check.add(chunk)
+            found.add(chunk, is_later=keeps)
+            if check is not None:
+                check.add(chunk)
             complete = complete and not (keeps and chunk.has_own_memory)
             if complete and keeps:
                 found.chunks.append(chunk)
-            found.status = chunk.status
         if until < stop and found.status in (Status.OK, Status.BLANK):
             found.has_keep_from = found.phy_offset == until
             start = found.phy_offset

@@ -102,7 +102,8 @@ class RecoveryPlan:
         #: byte of the log at which the last scanned record begins; -1 without a record
         self.last_record = -1
         #: end of the last scanned record that has keys, bytes of the log; -1 without one
-        self.keyed_end = -1
+        #: it was not searched for before `keys_from`
+        self.keyed_end, self.keys_from = -1, 0
         #: physical offset before which everything was durable
         self.synced_to = 0
         #: the queues of the records after it, as `TopicQueueMap.seen` returns them
@@ -166,7 +167,8 @@ def make_plan(store: StoreContext, clean: bool, unsure_from: int = NO_LIMIT) -> 
         plan.synced_to = max(plan.scan_from, store.index_service.synced_before(log_end.phy_offset))
         plan.unsynced = log_end.later.seen()
     plan.log_end, plan.records, plan.chunks = log_end.phy_offset, log_end.records, log_end.chunks
-    plan.last_record, plan.keyed_end = log_end.last_record, log_end.keyed_end
+    plan.last_record = log_end.last_record
+    plan.keyed_end, plan.keys_from = log_end.keyed_end, log_end.keys_from
     end_file = files[log_end.at_file]
     plan.end_path = end_file.path
     plan.end_position = log_end.phy_offset - end_file.file_from_offset
@@ -212,18 +214,54 @@ def _scan_log(
 
     The records from `keep_from` on are kept: hardly any before it is to be replayed.
 
-    The scan is repeated when only the limit on record sizes ended it.
+    After a clean exit the units are compared only if the ends of the queues do not agree with the
+    log's. The scan is repeated when only the limit on record sizes ended it.
     """
+    if keep_from == NO_LIMIT and not store.config.enable_multi_dispatch:
+        found = find_log_end(store, files, first, None, keep_from=keep_from)
+        check = _new_check(store)
+        if _ends_agree(store, check, found, files[first].file_from_offset):
+            return check, found
     while True:
-        check = UnitCheck(
-            {(q.topic, q.queue_id): q for q in store.consume_queues()},
-            multi=store.config.enable_multi_dispatch,
-            lmq=store.config.enable_lmq,
-        )
+        check = _new_check(store)
         found = find_log_end(store, files, first, check, keep_from=keep_from)
         is_refused = found.status == Status.BAD_SIZE
         if not is_refused or not allow_record(store, files[found.at_file], found.phy_offset):
             return check, found
+
+
+def _new_check(store: StoreContext) -> UnitCheck:
+    return UnitCheck(
+        {(q.topic, q.queue_id): q for q in store.consume_queues()},
+        multi=store.config.enable_multi_dispatch,
+        lmq=store.config.enable_lmq,
+    )
+
+
+def _ends_agree(store: StoreContext, check: UnitCheck, found: LogEnd, scan_from: int) -> bool:
+    """Return whether each queue ends with its last record in the log; `check` then trusts them.
+
+    A queue without records in the scanned part must end before it.
+    """
+    if found.status not in (Status.END, Status.BLANK):
+        return False
+    seen, ends = found.seen.seen(), found.seen.ends()
+    for queue in store.consume_queues():
+        key = queue.topic, queue.queue_id
+        covered = queue.covered_phy_offset
+        first, _, next_offset, count = seen.pop(key, (0, 0, 0, 0))
+        if count == 0:
+            if covered > scan_from:
+                return False
+        elif (queue.core.unit_count, covered, next_offset - first) != (
+            next_offset,
+            ends[key],
+            count,
+        ):
+            return False
+        else:
+            check.trust(key, covered)
+    return not seen
 
 
 def _find_unindexed_end(store: StoreContext, plan: RecoveryPlan) -> None:
@@ -244,7 +282,7 @@ def _find_unindexed_end(store: StoreContext, plan: RecoveryPlan) -> None:
         return
     stop = min(end, begin + store.config.max_key_search_bytes)
     unsearched = stop
-    if plan.keyed_end <= max(begin, plan.scan_from):
+    if max(plan.keys_from, plan.keyed_end) <= max(begin, plan.scan_from):
         unsearched = min(stop, max(begin, plan.scan_from))  # the scan has found no key after it
     first = first_missing_key(store.env, store.commit_log, files, begin, unsearched)
     if first >= 0:

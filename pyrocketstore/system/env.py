@@ -596,6 +596,11 @@ def parent_directory(path: str) -> str:
     return os.path.dirname(path) or "."
 
 
+def is_zeros(data: bytes) -> bool:
+    """Return whether all bytes are 0x00; True without bytes."""
+    return data == bytes(len(data))  # many times faster than a loop or `strip`
+
+
 def _absolute(path: str) -> str:
     """Return the absolute path; `..` stays, because the name before it may be a link's."""
     if path[:1] == "/" and not _UNUSUAL_PATH.search(path):

@@ -617,7 +617,8 @@ def test_destroying_under_a_writer_harms_nobody(tmp_path):
                 # The file may be deleted before it is attached.
                 with contextlib.suppress(StoreStateError):
                     queue.provide_file(queue.core.unit_count)
-            assert status >= 0
+            # The dispatcher tries again where a file was deleted under it.
+            assert status >= 0 or status == -errno.ENOENT
     finally:
         done.set()
         thread.join()
