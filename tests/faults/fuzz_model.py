@@ -206,6 +206,7 @@ class PlainStore:
         self.slots = int(settings["max_hash_slot_num"])
         self.entries = int(settings["max_index_num"])
         self.has_ext = bool(settings.get("enable_consume_queue_ext"))
+        self.has_light = bool(settings.get("enable_multi_dispatch"))
         found = self.numbered("commitlog")
         while found and not found[max(found)]:
             del found[max(found)]
@@ -219,6 +220,7 @@ class PlainStore:
         self.clean = "abort" not in files
         self.rows: list[Row] = []
         self.scan_from = self.end = 0
+        self.verdict = ""
         if self.log:
             self.scan_from = self._start()
             self._scan()
@@ -274,6 +276,7 @@ class PlainStore:
         proven = self._proven() if self._has_damaged_checkpoint() else -1
         for i, start in enumerate(starts):
             found, verdict, position = oracle.scan_log(self.log[start], start)
+            self.verdict = verdict
             self.rows += [Row(start + at, record) for at, record in found]
             self.end = start + position
             has_end = len(self.log[start]) == self.file_size
@@ -322,7 +325,8 @@ class PlainStore:
     def queues(self, replay_from: int | None) -> dict[tuple[str, int], PlainQueue]:
         """Return every queue after recovery."""
         found = self._loaded_queues()
-        self._repair(found)
+        if not self._ends_agree(found):
+            self._repair(found)
         for queue in found.values():
             if not self.clean:
                 queue.give_up_torn_end(self.scan_from)
@@ -362,6 +366,27 @@ class PlainStore:
                 queue = found[parts[1], int(parts[2])] = PlainQueue(self.queue_file_size)
                 queue.load(self.numbered(folder), FOREVER if self.clean else self.scan_from)
         return found
+
+    def _ends_agree(self, queues: dict[tuple[str, int], PlainQueue]) -> bool:
+        """Return whether each queue ends with its last record, after a clean stop."""
+        if not self.clean or self.has_light or self.verdict not in ("end", "blank"):
+            return False
+        seen: dict[tuple[str, int], list[Row]] = {}
+        for row in self.rows:
+            if row.record.sys_flag & oracle.TRANSACTION_MASK in (0, oracle.COMMIT):
+                key = oracle.java_text(row.record.topic), row.record.queue_id
+                seen.setdefault(key, []).append(row)
+        for key, queue in queues.items():
+            rows = seen.pop(key, [])
+            if not rows and queue.covered > self.scan_from:
+                return False
+            if rows:
+                first, last = rows[0].record.queue_offset, rows[-1].record
+                end = rows[-1].phy_offset + (last.total_size or 0)
+                follows = last.queue_offset - first == len(rows) - 1
+                if not follows or (queue.end, queue.covered) != (last.queue_offset + 1, end):
+                    return False
+        return not seen
 
     def _repair(self, queues: dict[tuple[str, int], PlainQueue]) -> None:
         """Set the units of the scanned records to those of the log.
