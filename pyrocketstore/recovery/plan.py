@@ -1,8 +1,8 @@
-"""Compute the plan of a recovery from the files, before anything is changed.
+"""Compute the plan of a recovery from the files, before the log is cut.
 
-Pass 1 (`log_end`) scans the log and decides where it ends. Pass 2 compares the records with the
-units of each queue, and decides from where on the log must be dispatched again (`replay`).
-`apply` then carries the plan out.
+`log_end` scans the log and decides where it ends; `unit_check` compares each scanned record with
+its units. The plan then says which units are wrong, and from where on the log must be dispatched
+again (`replay`). `apply` carries the plan out.
 """
 
 from __future__ import annotations
@@ -136,7 +136,9 @@ class RecoveryPlan:
 
 
 def make_plan(store: StoreContext, clean: bool, unsure_from: int = NO_LIMIT) -> RecoveryPlan:
-    """Compute the plan; nothing is changed.
+    """Compute the plan. No file is changed; the queues and the index in memory are.
+
+    Queues give up units that may be torn, and the index a sync point that the log contradicts.
 
     Parameters
     ----------
