@@ -1,4 +1,4 @@
-"""CommitLog: where every message lies, in the order it was put."""
+"""CommitLog: the log of all messages, in the order in which they were put."""
 
 from __future__ import annotations
 
@@ -69,39 +69,34 @@ if TYPE_CHECKING:
     from pyrocketstore.system.env import Env
 
 END_FILE_MIN_BLANK_LENGTH = 8
-#: Written to a message without properties under enableMultiDispatch: 4.9.3 cannot dispatch, and
-#: after a crash not load, a record without any. Java's clients set this property in each message;
-#: it says what its absence says.
+#: The properties of a message that has none, under enableMultiDispatch: 4.9.3 cannot dispatch a
+#: record without properties, and cannot load it after a crash. Java's clients set this property in
+#: each message; its value is the default.
 BARE_PROPERTIES = f"{PROPERTY_WAIT_STORE_MSG_OK}\x01true"
 
-#: The statuses of the compiled append; the same numbers as rs_status.
-
-#: Bytes that are allocated ahead of the writer, and of those whose pages are touched ahead.
+#: Bytes that are allocated ahead of the writer, and bytes of these whose pages are touched.
 CONFIRM_STEP = 64 << 20
 POPULATE_ASYNC = 32 << 20
-#: Under SYNC_FLUSH what is allocated is written as zeros too, so that a force finds written blocks:
-#: a window of twice that many bytes.
+#: Bytes that are allocated and zero-filled ahead under SYNC_FLUSH, so that an fsync finds written
+#: blocks; the window has twice this size.
 CONFIRM_STEP_SYNC = 512 << 10
-#: How long a put waits for another one that makes the next file (s).
+#: How long a put waits for another put to create the next file (s).
 ROLL_TIMEOUT = 5.0
-#: Bytes of a record that `record_mark` reads: its header and more.
+#: Bytes at the start of a record that `record_mark` reads; they include the header.
 MARK_SIZE = 4096
 
-#: Number of delay levels that the compiled loops have room for.
+#: The number of delay levels for which the compiled loops have room.
 MAX_DELAY_LEVELS = 1000
-#: The longest delay: with it, no time of delivery exceeds an int64.
+#: The longest delay; the time of delivery fits into an int64.
 DELAY_MAX_MS = 1 << 60
 
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_delay_level(text: str) -> dict[int, int]:
-    """Level, from 1, to its delay in ms.
+    """Parse messageDelayLevel into {level: delay in ms}; levels begin at 1.
 
-    Raises
-    ------
-    StoreFormatError
-        An entry that is not a number and one of s, m, h, d.
+    Raises StoreFormatError: an entry is not a number followed by s, m, h or d, or is too large.
 
     Source: RocketMQ 4.9.3 ScheduleMessageService#parseDelayLevel.
     """
@@ -120,7 +115,7 @@ def parse_delay_level(text: str) -> dict[int, int]:
 
 
 def try_decode(view: SelectMappedBufferResult) -> MessageExt | None:
-    """The message in a view, None when there is none."""
+    """Decode the message in a view; None if its bytes are not a valid record."""
     try:
         return _message.decode_record(view.byte_buffer)
     except StoreCorruptionError:
@@ -128,8 +123,11 @@ def try_decode(view: SelectMappedBufferResult) -> MessageExt | None:
 
 
 def mark_of(data: bytes, phy_offset: int) -> tuple[int, int] | None:
-    """The mark of the record whose first MARK_SIZE bytes, or all, `data` begins with; see
-    `CommitLog.record_mark`."""
+    """Return the mark of a record, as `CommitLog.record_mark`; None if `data` does not begin with
+    a record of that physical offset.
+
+    `data` begins with the first MARK_SIZE bytes of the record, or with the whole record.
+    """
     header = RecordHeader(data)
     is_whole = header.size == HEADER_SIZE and header.is_message and header.total_size > 0
     if not is_whole or header.phy_offset != phy_offset:
@@ -138,18 +136,22 @@ def mark_of(data: bytes, phy_offset: int) -> tuple[int, int] | None:
 
 
 def largest_record(config: MessageStoreConfig) -> int:
-    """Bytes of the largest record that a store with these settings takes."""
+    """Return the size in bytes of the largest record that a store with these settings accepts."""
     room = config.mapped_file_size_commit_log - END_FILE_MIN_BLANK_LENGTH
     return min(config.max_message_size, room)
 
 
 def _before_new_queue(
-    env: Env, root: str, told: Callable[[str, int], None] | None, topic: str, queue_id: int
+    env: Env,
+    root: str,
+    on_new_queue: Callable[[str, int], None] | None,
+    topic: str,
+    queue_id: int,
 ) -> None:
-    """Refuse a put that could never be dispatched to its queue."""
+    """Refuse a put whose message could never be dispatched to its queue."""
     check_queue_directory(env, f"{root}/consumequeue", topic, queue_id)
-    if told is not None:
-        told(topic, queue_id)
+    if on_new_queue is not None:
+        on_new_queue(topic, queue_id)
 
 
 class CommitLog:
@@ -159,9 +161,10 @@ class CommitLog:
     ----------
     env : Env
     config : MessageStoreConfig
-    read_only : bool, reads through pread and refuses to append
-    appended : Event, signalled when the dispatcher sleeps and something was appended
-    on_new_queue : callable(topic, queue_id), before the first put to a queue
+    read_only : bool, the log is read with pread, and refuses appends
+    appended : Event, set when a record is appended while the dispatcher sleeps
+    allocate_service : AllocateMappedFileService or None, creates the next file ahead
+    on_new_queue : callable(topic, queue_id), called before the first put to a queue
 
     Threads: puts and reads from any thread.
     Source: RocketMQ 4.9.3 CommitLog.
@@ -182,8 +185,8 @@ class CommitLog:
         self.read_only = read_only
         self.file_size = config.mapped_file_size_commit_log
         sync = config.is_sync_flush
-        # Pages that nobody stores to need not be made ready: in a buffer's file, and where records
-        # are written, as under SYNC_FLUSH; but there blocks with zeros are forced for less.
+        # Page preparation helps only stores through the mapping. Pool buffers and pwrite make none.
+        # Under SYNC_FLUSH an fsync of zero-filled blocks costs less.
         indirect = config.write_without_mmap or config.is_transient_store_pool_enable
         settings: dict[str, Any] = {
             "read_only": read_only,
@@ -201,10 +204,10 @@ class CommitLog:
         )
         before = partial(_before_new_queue, env, config.store_path_root_dir, on_new_queue)
         self.core = CommitLogCore(env, largest_record(config), appended, before)
-        #: callable(phy_offset, size): store time (ms) of a record, -1 when it is not readable
         #: in DLedger mode: the entries before this physical offset are committed; None: unknown
         self.committed_end: int | None = None
         self._dledger = dledger_log_of(config.all_commit_log_paths)
+        #: callable(phy_offset, size): store time (ms) of a record, -1 if it is not readable
         self.pickup_store_timestamp = StoreTimes(self.core, self.mapped_file_queue)
         self.core.busy_ms = config.os_page_cache_busy_time_out_mills
         self.bare_properties = BARE_PROPERTIES if config.enable_multi_dispatch else ""
@@ -215,23 +218,24 @@ class CommitLog:
         self.allocate_service = allocate_service
         self.delay_levels = parse_delay_level(config.message_delay_level)
         self.max_delay_level = max(self.delay_levels, default=0)
-        #: the minimum of each topic of which a part was removed; replaced, never changed
+        #: the minimum of each topic of which messages were removed; replaced, never changed
         self.min_offsets = TopicMinOffsets({})
-        #: times the wait for the next file: what is slow is logged
+        #: measures the wait for the next file; slow waits are logged
         self.timed: Callable[[str], AbstractContextManager[None]] = untimed
-        #: writes the bytes in buffers into the files; set by the service that commits
+        #: writes pool buffers into the files; the commit service sets it
         self.commit_buffers: Callable[[], None] = lambda: None
         #: called with the first byte of a file, and the time, before its first record
         self.begin_file: Callable[[int, int], None] = lambda offset, now_ms: None
         self._roll_lock = threading.Lock()  # never held by a thread that runs signal handlers
         self._closed = False
-        # By the main thread too: a handler's put moves the offsets, and they are read again.
+        # Reentrant: a signal handler of the main thread may put while the lock is held. The put
+        # then moves the offsets, and the loop reads them again.
         self._multi_lock = threading.RLock()
 
     # ---- life cycle ---------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Find the files. Raises StoreCorruptionError naming a file of the wrong size."""
+        """Find the files. Raises StoreCorruptionError with the path of a file of the wrong size."""
         if not self.read_only:
             for path in self.config.commit_log_paths:
                 remove_temporary_files(self.env, path)
@@ -244,18 +248,21 @@ class CommitLog:
         """True for the log of a store in DLedger mode."""
         return self._dledger is not None
 
-    def open_end(self, log_end: int, forced_to: int | None = None) -> None:
-        """Install what recovery found: the log ends at `log_end`.
+    def open_end(self, log_end: int, durable_to: int | None = None) -> None:
+        """Set the end of the log that recovery has found, and attach the last file for puts.
 
-        What lies behind `forced_to`, the start of a file, is forced by the next flush: a process
-        that was killed may have left it in the page cache alone.
+        Parameters
+        ----------
+        log_end : int, physical offset after the last record
+        durable_to : int or None, the start of a file: the next flush writes this file and all later
+            ones, which a killed process may have left only in the page cache
         """
         self.mapped_file_queue.flushed_where = log_end
         self.mapped_file_queue.committed_where = log_end
-        if forced_to is not None and not self.read_only:
-            self.mapped_file_queue.flushed_where = min(forced_to, log_end)
+        if durable_to is not None and not self.read_only:
+            self.mapped_file_queue.flushed_where = min(durable_to, log_end)
             for file in self.mapped_file_queue.mapped_files:
-                if file.file_from_offset >= forced_to:
+                if file.file_from_offset >= durable_to:
                     file.flushed = 0
         self.core.set_end_offset(log_end if self.mapped_file_queue.mapped_files else 0)
         if self.read_only:
@@ -266,7 +273,7 @@ class CommitLog:
             self.core.attach(last)
 
     def close(self) -> None:
-        """Take no more: the file that is written to is let go."""
+        """Refuse further appends, and detach the last file."""
         shielded(self._close)
 
     def _close(self) -> None:
@@ -277,19 +284,19 @@ class CommitLog:
     # ---- offsets ------------------------------------------------------------------------------
 
     def first_record_offset(self) -> int:
-        """Physical offset at which the first record begins, -1 for an empty log.
+        """Return the physical offset of the first record, -1 for an empty log.
 
-        In DLedger mode the header of an entry may be before it.
+        In DLedger mode the header of an entry may precede the record.
         """
         lowest = self.get_min_offset()
         is_entry = self.is_dledger and lowest >= 0 and self.record_size(lowest) == ENTRY_MAGIC_CODE
         return lowest + ENTRY_HEADER_SIZE if is_entry else lowest
 
     def get_min_offset(self) -> int:
-        """First physical offset, -1 for an empty log.
+        """Return the first physical offset, -1 for an empty log.
 
-        Where the owner of a read-only log has deleted all files that are known here, it is where
-        the log was found to begin, behind the known end.
+        If the owner of a read-only log has deleted every file that this object knows, the result is
+        the begin of the log on disk, after the known end.
 
         Source: RocketMQ 4.9.3 CommitLog#getMinOffset.
         """
@@ -302,26 +309,29 @@ class CommitLog:
         return self.roll_next_file(first.file_from_offset)
 
     def get_max_offset(self) -> int:
-        """Physical offset behind the last record."""
+        """Return the physical offset after the last readable record."""
         return self.core.end
 
     def get_appended_offset(self) -> int:
-        """Physical offset behind the last record that was put, in a buffer perhaps."""
+        """Return the end of the log, including buffered records that are not committed yet."""
         return self.core.appended_end
 
     def commit_appended(self) -> None:
-        """Make records readable that are in a buffer, if there is one."""
+        """Commit buffered records, so that they can be read."""
         if self.get_appended_offset() > self.get_max_offset():
             shielded(self.commit_buffers)
 
     def roll_next_file(self, phy_offset: int) -> int:
-        """First offset of the file after the one that holds `phy_offset`."""
+        """Return the first physical offset of the file after the one that holds `phy_offset`."""
         return phy_offset + self.file_size - phy_offset % self.file_size
 
     # ---- reads --------------------------------------------------------------------------------
 
     def position_of(self, phy_offset: int) -> tuple[str, int]:
-        """Return the path of the file that has a byte or should have it, and the position."""
+        """Return the path of the file to which a byte belongs, and the position of the byte in it.
+
+        The file may be missing.
+        """
         position = phy_offset % self.file_size
         file = self.mapped_file_queue.find_mapped_file_by_offset(phy_offset, False)
         if file is not None:
@@ -331,12 +341,15 @@ class CommitLog:
     def get_message(
         self, phy_offset: int, size: int, first_for_zero: bool = False
     ) -> SelectMappedBufferResult | None:
-        """A view of `size` bytes at `phy_offset`, or None when they are not readable.
+        """Return a view of `size` bytes at `phy_offset`, None if they are not readable.
 
         In a read-only store None also means that the store's owner has deleted the file.
 
-        `first_for_zero` is 4.9.3's way with offset 0 whose file is gone: the first file that is
-        left stands in. Only the pull of DefaultMessageStore asks for that.
+        Parameters
+        ----------
+        first_for_zero : bool, read offset 0 from the first existing file if the log no longer
+            begins at 0, as 4.9.3 does; only the pull of DefaultMessageStore sets it
+
         Source: RocketMQ 4.9.3 CommitLog#getMessage.
         """
         if size <= 0 or phy_offset < 0 or phy_offset + size > self.get_max_offset():
@@ -353,7 +366,8 @@ class CommitLog:
             return None
 
     def get_data(self, phy_offset: int) -> SelectMappedBufferResult | None:
-        """What the file that holds `phy_offset` has from there on; None at the end.
+        """Return a view of the file that holds `phy_offset`, from there to its last record; None at
+        the end of the log.
 
         Source: RocketMQ 4.9.3 CommitLog#getData.
         """
@@ -365,7 +379,7 @@ class CommitLog:
         return file.select_mapped_buffer(phy_offset % self.file_size)
 
     def record_size(self, phy_offset: int) -> int:
-        """The length that the record at `phy_offset` names, 0 when there is none."""
+        """Return the size field of the record at `phy_offset`, 0 if nothing is readable there."""
         view = self.get_message(phy_offset, 4)
         if view is None:
             return 0
@@ -373,18 +387,21 @@ class CommitLog:
             return record_size(view.byte_buffer)
 
     def record_mark(self, phy_offset: int) -> tuple[int, int] | None:
-        """The size of the record at `phy_offset`, and the CRC of its first bytes: those of no other
-        record are equal. None when nothing there is a record of that physical offset.
+        """Return size and CRC of the record at `phy_offset`; None without a record of that physical
+        offset.
 
-        The bytes may be behind the end of the log, which is unknown before recovery.
+        The CRC covers the first MARK_SIZE bytes; they include the physical offset and the store
+        time, which no other record shares. The bytes may be after the end of the log, which is
+        unknown before recovery.
+
         Raises StoreIOError.
         """
         begin = self._begin_of_record(phy_offset)
         return None if begin is None else mark_of(begin, phy_offset)
 
     def stored_at(self, phy_offset: int) -> int:
-        """The store time (ms) of the record at `phy_offset`, also behind the end of the log, as
-        `record_mark`; -1 when nothing there is a record of that physical offset.
+        """Return the store time (ms) of the record at `phy_offset`; -1 without a record of that
+        physical offset. As for `record_mark`, it may be after the end of the log.
 
         Raises StoreIOError.
         """
@@ -392,7 +409,7 @@ class CommitLog:
         return -1 if begin is None else RecordHeader(begin).store_timestamp
 
     def _begin_of_record(self, phy_offset: int) -> bytes | None:
-        """The first bytes of the record at `phy_offset`, and of what follows a short one."""
+        """Return up to MARK_SIZE bytes from `phy_offset` on, None if no record begins there."""
         file = self.mapped_file_queue.find_mapped_file_by_offset(phy_offset, False)
         if file is None or phy_offset < file.file_from_offset:
             return None
@@ -406,7 +423,7 @@ class CommitLog:
         return data if is_whole and is_inside and header.phy_offset == phy_offset else None
 
     def look_message(self, phy_offset: int, size: int = 0) -> MessageExt | None:
-        """The message at `phy_offset`, None when nothing there is one.
+        """Return the message at `phy_offset`, None without a valid record there.
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#lookMessageByOffset.
         """
@@ -422,8 +439,8 @@ class CommitLog:
         """Append one message; the outcome is a status.
 
         Source: RocketMQ 4.9.3 CommitLog#asyncPutMessage.
-        Differs: a record that fits into no file, a topic of more than 127 bytes and a DELAY that is
-        no number are MESSAGE_ILLEGAL. See BARE_PROPERTIES.
+        Differs: the status is MESSAGE_ILLEGAL for a record that does not fit into a file, a topic
+        of more than 127 bytes, and a DELAY that is not a number. See BARE_PROPERTIES.
         """
         queued = is_queued(message.sys_flag)
         growth = 0
@@ -450,7 +467,7 @@ class CommitLog:
         """Append a batch: one queue, one file, all or nothing.
 
         Source: RocketMQ 4.9.3 CommitLog#asyncPutMessages.
-        Differs: what is too large or damaged is MESSAGE_ILLEGAL instead of an exception.
+        Differs: an oversized or damaged batch causes MESSAGE_ILLEGAL instead of an exception.
         """
         try:
             if batch.sys_flag & TRANSACTION_MASK or batch.delay_time_level > 0:
@@ -472,10 +489,12 @@ class CommitLog:
         return _message.encode_message(message, max_message_size=limit)
 
     def _delay(self, message: MessageExtBrokerInner) -> int:
-        """Turn a delayed message into one of SCHEDULE_TOPIC_XXXX (spec of 4.9.3's put, step 2).
+        """Turn a delayed message into a message of SCHEDULE_TOPIC_XXXX.
 
-        Returns the bytes by which the record that is delivered is longer than the delayed one.
-        Raises MessageRefused for a message that no put could deliver.
+        Returns the number of bytes by which the delivered record may exceed the delayed one.
+        Raises MessageRefused for a message that could not be delivered.
+
+        Source: RocketMQ 4.9.3 CommitLog#asyncPutMessage.
         """
         level = message.delay_time_level
         if level <= 0:
@@ -484,7 +503,7 @@ class CommitLog:
         if level > self.max_delay_level:
             level = self.max_delay_level
             message.properties[PROPERTY_DELAY_TIME_LEVEL] = str(level)
-        self.core.slot(message.topic, message.queue_id)  # a new one is noted, as for other puts
+        self.core.slot(message.topic, message.queue_id)  # reports a new queue, as other puts do
         message.properties |= real_queue_properties(message.topic, message.queue_id)
         message.properties_string = _message.properties_to_string(message.properties)
         message.topic = SCHEDULE_TOPIC
@@ -494,10 +513,10 @@ class CommitLog:
     def _put_multi(
         self, message: MessageExtBrokerInner, names: str, queued: bool
     ) -> PutMessageResult:
-        """Append a message that is dispatched to further queues as well.
+        """Append a message that is also dispatched to further queues.
 
-        The offsets in INNER_MULTI_QUEUE_OFFSET are read first and checked again under the put lock;
-        should one have moved, the record is encoded again.
+        The queue offsets of INNER_MULTI_QUEUE_OFFSET are read before the put lock is taken, and
+        compared under it. If one has changed, the record is encoded again.
 
         Source: RocketMQ 4.9.3 MultiDispatch#wrapMultiDispatch.
         """
@@ -536,7 +555,7 @@ class CommitLog:
         store_host: object,
         batch: bool = False,
     ) -> PutMessageResult:
-        """Append encoded records, rolling to the next file when they do not fit."""
+        """Append encoded records; continue in the next file if they do not fit into this one."""
         slot = self.core.slot(topic, queue_id)
         result = self._try_append(records, count, slot, queued, store_host, None, batch)
         if result is None:
@@ -553,7 +572,7 @@ class CommitLog:
         expected: list[tuple[QueueSlot, int]] | None,
         batch: bool = False,
     ) -> PutMessageResult | None:
-        """None when one of the `expected` slots has moved on: then nothing was written."""
+        """As `append`; None, with nothing written, if a slot has not its expected queue offset."""
         if len(records) + END_FILE_MIN_BLANK_LENGTH > self.file_size:
             limit = self.file_size - END_FILE_MIN_BLANK_LENGTH
             too_large = batch_too_large if batch else record_too_large
@@ -598,10 +617,11 @@ class CommitLog:
         )
 
     def roll(self, size: int) -> None:
-        """End the current file if `size` bytes do not fit, and go on in the next one.
+        """Seal the current file if `size` bytes do not fit into it, and attach the next one.
 
-        Raises StoreIOError or StoreCorruptionError (its name is taken) when the next file cannot be
-        made, or is not made in time. A signal handler that raises leaves the roll to its thread.
+        Raises StoreIOError if the next file cannot be created, or not in time; StoreCorruptionError
+        if another file has its name. If a signal handler raises, the change of files continues in
+        its thread.
         """
         shielded(lambda: self._roll(size))
 
@@ -622,7 +642,7 @@ class CommitLog:
                     raise error
                 raise StoreIOError(errno.ETIMEDOUT, "create", self.config.commit_log_path)
             if not file.has_buffer:
-                # What is put from now on may be read at once, so what was put before must be too.
+                # Records of this file are readable at once: earlier ones must be committed first.
                 self.commit_buffers()
             self._begin(file)
             self.core.attach(file)
@@ -630,7 +650,7 @@ class CommitLog:
             self._roll_lock.release()
 
     def _begin(self, file: MappedFile) -> None:
-        """Tell the checkpoint of a file before its first record, whose time is not before now."""
+        """Report a new file to the checkpoint before its first record, which is stored later."""
         if file.appended == 0:
             now = self.env.now_ms()
             self.begin_file(file.file_from_offset, now)
@@ -648,10 +668,15 @@ class CommitLog:
         clean_immediately: bool,
         dispatched: int,
     ) -> int:
-        """Delete the oldest files, at most 10, none that is not dispatched; how many went.
+        """Delete expired files, oldest first and at most 10; return how many were deleted.
+
+        Parameters
+        ----------
+        dispatched : int, physical offset; files with records after it remain, since these records
+            are not in their queues yet
 
         Raises StoreIOError. Source: RocketMQ 4.9.3 CommitLog#deleteExpiredFile.
-        Differs: what is not in its queues yet, as `dispatched` (bytes of the log) says, stays.
+        Differs: 4.9.3 also deletes records that were not dispatched.
         """
         return self.mapped_file_queue.delete_expired_file_by_time(
             expired_ms,
@@ -662,7 +687,7 @@ class CommitLog:
         )
 
     def flush_deletions(self) -> None:
-        """Make the deletion of files durable: no deleted file comes back. Raises StoreIOError."""
+        """Make deletions of files durable. Raises StoreIOError."""
         self.mapped_file_queue.fsync_directory()
 
     def destroy(self) -> None:
@@ -673,7 +698,7 @@ class CommitLog:
 
 
 def _record_positions(records: bytes, phy_offset: int) -> list[int]:
-    """Physical offset of each of several encoded records."""
+    """Return the physical offset of each encoded record."""
     positions = []
     at = 0
     while at < len(records):

@@ -1,4 +1,4 @@
-"""Ranges of the log that no longer hold records: they are damaged, or their file is missing."""
+"""Ranges of the log without readable records: damaged bytes, and missing files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["LostRecords"]
 
 
 class LostRecords:
-    """Find the lost range that a physical offset in [begin, end) is in.
+    """Finds the lost range that contains a physical offset in [begin, end).
 
     Each file is scanned once, when it is first needed. Threads: one.
     """
@@ -26,8 +26,9 @@ class LostRecords:
         self._ranges: dict[int, list[tuple[int, int]]] = {}
 
     def range_of(self, phy_offset: int, size: int) -> tuple[int, int] | None:
-        """Return the damaged range, or the range of the missing file, that contains all `size`
-        bytes at `phy_offset`: (begin, end), physical offsets. None if there is none.
+        """Return the lost range that contains all `size` bytes at `phy_offset`, None without one.
+
+        The range is (begin, end), physical offsets: damaged bytes, or a missing file.
 
         Raises StoreIOError.
         """
@@ -41,7 +42,7 @@ class LostRecords:
         return next((each for each in ranges if each[0] <= phy_offset and end <= each[1]), None)
 
     def _lost_in(self, base: int) -> list[tuple[int, int]]:
-        """Return the ranges of one file that hold neither a record nor a BLANK."""
+        """Return the ranges of one file that have neither a record nor a BLANK."""
         stop = min(base + self._log.file_size, self._end)
         if self._log.mapped_file_queue.find_mapped_file_by_offset(base, False) is None:
             return [(base, stop)]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: Bytes of the log that one thread takes at a time: at most, and at least.
 CHUNK_SIZE = 16 << 20
 CHUNK_SIZE_MIN = 2 << 20
-#: Chunks for each thread in a log that is too short for so many of the largest ones.
+#: A short log is divided into this many chunks for each thread.
 CHUNKS_EACH = 2
 #: Memory bandwidth limits the scan: more threads do not make it faster.
 THREADS_MAX = 4
@@ -52,13 +52,13 @@ class LogScan:
     start, stop : int, physical offsets; a record begins at `start`
     delay_levels : {level: ms}
     check_crc : bool, compare each body with its CRC
-    records_max : int, bytes of memory in all for the record data that dispatch needs; a chunk that
-        does not fit holds its records in memory of its own, as each chunk does with None
+    records_max : int or None, bytes of memory shared by the chunks for the record data that
+        dispatch needs; a chunk that does not fit has its own memory, as each chunk has with None
     min_offsets, hash_keys, keys_from : see LogScanner
-    expected_end : int, physical offset at which the log is likely to end; -1: unknown. What is
-        behind it is not scanned ahead, and a short log is divided into more chunks
+    expected_end : int, physical offset at which the log is likely to end; -1: unknown. Bytes after
+        it are not scanned ahead, and a short log is divided into more chunks
 
-    Threads: one consumer. At most as many chunks are scanned ahead as there are processors.
+    Threads: one consumer. At most one chunk for each processor is scanned ahead.
     """
 
     def __init__(
@@ -122,14 +122,14 @@ class LogScan:
                 file = part.file
                 position = part.begin
             if part.until <= position:
-                continue  # inside a record that ends after it, or after a BLANK
+                continue  # the part is inside a record, or after a BLANK
             chunk = None if found is None else found.result()
             if chunk is None or chunk.begin != position:
                 chunk = self._scan(part, position, search=False)
             yield chunk
             position = chunk.end
             if file.file_from_offset + position > self._expected_end:
-                self._expected_end = -1  # the log goes on behind it
+                self._expected_end = -1  # the log continues after it
             if chunk.status == Status.BLANK:
                 position = file.file_size
                 self._skip(file, parts)
@@ -166,7 +166,7 @@ class LogScan:
                 return parts.popleft(), None
             self._pool = ThreadPool(self._thread_count, "LogScan")
             if self._expected_end < 0:
-                # The first part without threads: most logs end in it.
+                # The first part is scanned without threads, because most logs end in it.
                 return parts.popleft(), None
         while parts and len(self._ahead) <= self._thread_count and self._is_expected(parts[0]):
             part = parts.popleft()

@@ -1,4 +1,4 @@
-"""The room of puts whose flush is outstanding: how many there may be, and the line for it."""
+"""The limit on puts whose flush is outstanding, and the queue of puts that wait for room."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ __all__ = ["PutRoom", "Room", "call_in"]
 
 LOG = logger(__name__)
 
-#: What a message costs beside its body, about (bytes).
+#: Approximate memory that a message needs besides its body (bytes).
 OVERHEAD = 200
 
 
 class Room:
-    """The room of one put: requested, taken, and given back exactly once however the put ends.
+    """The room of one put: reserved, and returned exactly once, however the put ends.
 
-    `AsyncPuts.add` and `add_to_loop` take it over (`handed_over`); otherwise `release` gives it
-    back, or the end of the object: a signal handler may raise before `release` does anything. Use
-    it as a context manager.
+    `AsyncPuts.add` and `add_to_loop` take the room over (`handed_over`). Otherwise `release`
+    returns it, or the destructor, because a signal handler may raise before `release` has any
+    effect. Use the object as a context manager.
 
     Parameters
     ----------
-    loop : the event loop whose coroutine puts; None for a thread
+    line : PutRoom
+    size : int, bytes of the body
+    loop : the event loop of the coroutine that puts; None for a thread
 
     Threads: one at a time.
     """
@@ -41,10 +43,10 @@ class Room:
     ) -> None:
         self.size = size
         self.reservation = Reservation(line.reservations, size + OVERHEAD)
-        #: the message is in the log: its flush gives the room back
+        #: the message is in the log: its flush returns the room
         self.handed_over = False
         self.loop = loop
-        #: of one that waits
+        #: resolved when a coroutine that waits has room
         self.future: asyncio.Future[None] | None = None
         self._line = line
 
@@ -55,44 +57,46 @@ class Room:
         self.release()
 
     def reserve(self) -> bool:
-        """Take the room; False when there is none, or when others come first."""
+        """Reserve the room; False if there is none, or if other puts wait before this one."""
         return self._line.take_now(self)
 
     async def wait(self) -> None:
-        """As `reserve`, but wait, in the order of the calls. Threads: an event loop's."""
+        """Reserve the room, and wait for it in the order of the calls. Threads: an event loop's."""
         import asyncio  # not above: its import takes as long as that of the engine
 
         self.loop = asyncio.get_running_loop()
         self.future = self.loop.create_future()
         try:
             if not self._line.take_or_queue(self):
-                self._line.grant()  # it may only come behind others of its loop
+                self._line.grant()  # it may wait only for others of its loop
                 await self.future
         except BaseException:  # cancelled, closed, thrown into, or a signal handler raised
             self.release()
             raise
 
     def release(self) -> None:
-        """Give back the room or the place in the line; nothing happens without either."""
+        """Return the room, or leave the queue of waiting puts; a repeated call has no effect."""
         if not self.handed_over:
             self._line.give_back(self)
 
 
 class PutRoom:
-    """Counts the puts whose flush is outstanding, and keeps the line of those that wait for room.
+    """Limits the puts whose flush is outstanding, and keeps the puts that wait for room in order.
 
-    Bounds: under SYNC_FLUSH `max_outstanding_puts` and `max_outstanding_put_bytes`; under
-    ASYNC_FLUSH, where a put is done at once, `max_unforced_bytes` of what is put and not on the
-    device (0: no bound).
+    Bounds: under SYNC_FLUSH `max_outstanding_puts` and `max_outstanding_put_bytes`. Under
+    ASYNC_FLUSH, where a put completes at once, `max_unforced_bytes` bounds the bytes that are in
+    the log and not on the device (0: no bound).
 
     Parameters
     ----------
     config : MessageStoreConfig
-    end, flushed : give the physical offset of the log's end, and up to which it is on the device
+    end : callable() -> int, the physical offset of the log's end
+    flushed : callable() -> int, the physical offset before which the log is on the device
 
-    Coroutines of one event loop put in the order of their calls. So one that finds room still
-    waits while others of its loop wait in line, or have been granted room and not gone on yet.
-    Granted room is a right to put: whatever other threads put meanwhile, nobody asks again.
+    Coroutines of one event loop put in the order of their calls. A coroutine therefore waits, even
+    if there is room, while others of its loop wait or were granted room and have not resumed.
+    Granted room is final: the coroutine puts without another check, whatever other threads have
+    put meanwhile.
 
     Threads: any. A signal handler may call any method inside any other, or raise.
     """
@@ -102,16 +106,16 @@ class PutRoom:
     ) -> None:
         self.sync = config.is_sync_flush
         self.max_unforced_bytes = 0 if self.sync else config.max_unforced_bytes
-        #: False where a put is done as soon as it is in the log, whatever is outstanding.
+        #: False if a put completes once it is in the log, without any limit.
         self.bounded = self.sync or self.max_unforced_bytes > 0
         self.wake_flush: Callable[[], None] = lambda: None
-        #: of what is put and not on the device, and of what may put now
+        #: of puts that are not on the device yet, and of puts that were granted room
         self.reservations = Reservations()
         self._max_count = config.max_outstanding_puts
         self._max_bytes = config.max_outstanding_put_bytes
         self._end, self._flushed = end, flushed
         self._lock = threading.RLock()
-        #: A room that is taken and not woken yet is the first.
+        #: The first one may be reserved already: then it is woken next.
         self._waiters: collections.deque[Room] = collections.deque()
         #: Rooms of coroutines that were woken and have not put yet, by event loop.
         self._granted: dict[asyncio.AbstractEventLoop, dict[Room, None]] = {}
@@ -119,44 +123,44 @@ class PutRoom:
 
     @property
     def count(self) -> int:
-        """How many puts have room: outstanding ones, and those that put now."""
+        """The number of puts with room: outstanding ones, and those that are being appended."""
         return self.reservations.count
 
     @property
     def bytes(self) -> int:
-        """The size of their bodies, and OVERHEAD for each."""
+        """The size of the bodies of these puts, and OVERHEAD for each of them."""
         return self.reservations.size
 
     @property
     def waiting(self) -> int:
-        """How many puts wait for room."""
+        """The number of puts that wait for room."""
         return len(self._waiters)
 
     @property
     def unforced(self) -> int:
-        """How many bytes are put and not on the device."""
+        """The number of bytes that are in the log and not on the device."""
         return self._end() - self._flushed()
 
     def is_behind(self) -> bool:
-        """True when more than `max_unforced_bytes` are put and not on the device."""
+        """Return True if at least `max_unforced_bytes` are in the log and not on the device."""
         bound = self.max_unforced_bytes
         return bound > 0 and self.unforced >= bound
 
     def must_give_way(self) -> bool:
-        """True while a put waits in line for the flush alone, which a thread's put can make.
+        """Return True while a waiting put needs only a flush, which the put of a thread can make.
 
-        Without this, puts of threads could take all room again before the first in line, which may
-        need more of it than they do, is granted any.
+        Otherwise puts of threads could keep taking all room, and the first waiting put, which may
+        need more of it, would never be granted any.
         """
         waiters, bound = self._waiters, self.max_unforced_bytes
         return bound > 0 and bool(waiters) and not self.reservations.count and not self._ended
 
     def room(self, size: int, loop: asyncio.AbstractEventLoop | None = None) -> Room:
-        """The room for one put of a body of `size` bytes, which is not taken yet."""
+        """Return the room for one put of a body of `size` bytes; it is not reserved yet."""
         return Room(self, size, loop)
 
     def take_now(self, room: Room) -> bool:
-        """Take the room; False when there is none, or when others come first."""
+        """Reserve the room; False if there is none, or if other puts wait before this one."""
         if self._waiters:
             self.grant()
         behind = self._behind()
@@ -167,7 +171,7 @@ class PutRoom:
             return True
 
     def take_or_queue(self, room: Room) -> bool:
-        """Take the room, or put it in the line of those that wait: False."""
+        """Reserve the room, or append it to the waiting puts and return False."""
         behind = self._behind()
         with self._lock:
             first = not self._has_others(room)
@@ -179,7 +183,7 @@ class PutRoom:
         return False
 
     def give_back(self, room: Room) -> None:
-        """Give the room back, or the place in the line."""
+        """Return the room, or leave the queue of waiting puts."""
         with self._lock:
             if not room.reservation.taken:
                 try:
@@ -187,12 +191,12 @@ class PutRoom:
                 except ValueError:
                     return
             self._drop(room)
-        self.grant()  # also for one that waited: the next one may be smaller
+        self.grant()  # also after a waiting put has left: the next one may need less
         if self._waiters:
-            self.wake_flush()  # what was put may have to be on the device first
+            self.wake_flush()  # room may appear only after a flush
 
     def grant(self) -> None:
-        """Wake the coroutines that wait for room and have it now."""
+        """Wake the waiting coroutines for which there is room."""
         while (room := self._take_for_first()) is not None:
             awake = call_in(room.loop, _set_done, room.future)
             with self._lock:
@@ -201,12 +205,12 @@ class PutRoom:
                     self._drop(room)
 
     def _take_for_first(self) -> Room | None:
-        """Take the room of the first that waits; it keeps its place until it is woken."""
+        """Reserve the room of the first waiting put, which remains first until it is woken."""
         behind = self._behind()
         closed = [loop for loop in list(self._granted) if loop.is_closed()]
         with self._lock:
             for loop in closed:
-                # Its coroutines cannot go on.
+                # Coroutines of a closed loop never resume.
                 for lost in list(self._granted.pop(loop, ())):
                     self._drop(lost)
             room = self._waiters[0] if self._waiters else None
@@ -219,26 +223,31 @@ class PutRoom:
             return room
 
     def _behind(self) -> int:
-        """Bytes that are put and not on the device, where they count. Not with the lock: in what is
-        not compiled a signal handler runs, which may wait for a thread that wants the lock."""
+        """Return the bytes that are in the log and not on the device, 0 if they are not limited.
+
+        Call without the lock: these callables are not compiled, so a signal handler may run in
+        them, and may wait for a thread that needs the lock.
+        """
         return 0 if self.sync else self.unforced
 
     def _has_room(self, size: int, behind: int) -> bool:
         size += OVERHEAD
         if self.sync:
-            if self.count == 0:  # one always fits
+            if self.count == 0:  # a single put always fits
                 return True
             return self.count < self._max_count and self.bytes + size <= self._max_bytes
         behind += self.bytes
         return behind == 0 or behind + size <= self.max_unforced_bytes
 
     def _has_others(self, room: Room) -> bool:
-        """Whether others put before this one: in line, or of its loop and granted. With the
-        lock."""
+        """Return True if others put before this one: waiting puts, or granted ones of its loop.
+
+        Call with the lock.
+        """
         return bool(self._waiters) or (room.loop is not None and room.loop in self._granted)
 
     def _drop(self, room: Room) -> None:
-        """Count a room no more; again: nothing happens. With the lock."""
+        """Stop counting a room; a repeated call has no effect. Call with the lock."""
         room.reservation.drop()
         self._leave_line(room)
         self._forget_granted(room)
@@ -263,7 +272,7 @@ class PutRoom:
 def call_in(
     loop: asyncio.AbstractEventLoop | None, call: Callable[..., None], argument: object
 ) -> bool:
-    """Have an event loop make a call; False when it cannot, as a closed one."""
+    """Schedule a call in an event loop; return False if the loop is closed or refuses it."""
     if loop is None:
         return False
     try:

@@ -1,7 +1,8 @@
-"""What a message must be so that a put stores it: its texts, and how long its record may be.
+"""The rules for a message that a put accepts: its texts, and the largest size of its record.
 
-`Store.put` takes its arguments by these rules, and Spark's executors check rows by the same ones
-before the first of them is put. The rule of each single value is in `message` and `exact`.
+`Store.put` checks its arguments by these rules, and Spark's executors check rows by the same rules
+before any row is put. Rules of single values are in `record/message.py` and
+`arguments/scalars.py`.
 """
 
 from __future__ import annotations
@@ -35,24 +36,24 @@ from pyrocketstore.record.message import (
     utf8_length,
 )
 
-#: Bytes of a record without topic, body and properties whose two hosts are IPv4 addresses; an IPv6
-#: address has so many bytes more.
+#: Bytes of a record without topic, body and properties and with two IPv4 hosts, and the additional
+#: bytes of an IPv6 host.
 _RECORD_SIZE_MIN = 91
 _IPV6_EXTRA = 12
-#: Digits of the greatest queue offset, and a comma.
+#: Characters of the greatest queue offset and a comma.
 _OFFSET_SIZE = 20
-#: Characters of the longest name that is a topic with its prefix.
+#: Characters of the longest name of a light queue; with the prefix it is still a valid topic.
 _LIGHT_QUEUE_SIZE = MAX_TOPIC_SIZE - len(LMQ_PREFIX)
 
 
 def named_properties(tags: Any, keys: Any, properties: Any) -> dict[str, str]:
-    """The properties of a message by their names, TAGS and KEYS among them, as exact str.
+    """Return the properties of a message as {name: exact str}, including TAGS and KEYS.
 
     Parameters
     ----------
-    tags, keys, properties : as `Store.put` takes them
+    tags, keys, properties : as for `Store.put`
 
-    Raises StoreTypeError, StoreFormatError: a value that no put takes.
+    Raises StoreTypeError, StoreFormatError: a value that every put refuses.
     """
     named: dict[str, str] = {}
     if tags is not None:
@@ -66,7 +67,7 @@ def named_properties(tags: Any, keys: Any, properties: Any) -> dict[str, str]:
 
 
 def properties_text(named: Mapping[str, str]) -> str:
-    """The text of properties in a record. Raises MessageRefused: it is too long."""
+    """Return the text of properties in a record. Raises MessageRefused: the text is too long."""
     text = _message.properties_to_string(named)
     if utf8_length(text) > MAX_PROPERTIES_SIZE:
         raise MessageRefused("PROPERTIES_SIZE_EXCEEDED", PROPERTIES_TOO_LONG)
@@ -74,10 +75,10 @@ def properties_text(named: Mapping[str, str]) -> str:
 
 
 def light_queue_names(names: Any) -> list[str]:
-    """The topics of light queues, for the names that a caller gives.
+    """Return the topics of light queues for the names that a caller passes.
 
-    Raises StoreTypeError: not a sequence of str. StoreFormatError: a name that cannot be a topic or
-    comes twice.
+    Raises StoreTypeError: not a sequence of str. StoreFormatError: a name is not a valid topic, or
+    occurs twice.
     """
     topics = []
     for number, name in enumerate(entries_of("light_queues", names, "a sequence of str")):
@@ -95,14 +96,14 @@ def light_queue_names(names: Any) -> list[str]:
 
 
 class RecordLimits(NamedTuple):
-    """How long a record may be in a store, and what each has beside topic, body and properties.
+    """The largest size of a record in a store, and the size of its parts.
 
     Parameters
     ----------
     largest : int, bytes of a whole record
     fixed : int, bytes of a record without topic, body and properties
-    bare : int, bytes of the properties that a message without any gets
-    multi_dispatch : bool, queue offsets are added to messages that name further queues
+    bare : int, bytes of the properties that the store adds to a message without properties
+    multi_dispatch : bool, the store adds queue offsets to messages that name further queues
     """
 
     largest: int
@@ -112,7 +113,7 @@ class RecordLimits(NamedTuple):
 
     @classmethod
     def of(cls, config: MessageStoreConfig) -> Self:
-        """The limits of a store with these settings, whose own host stands in each record."""
+        """Return the limits of a store with these settings; each record has the store's host."""
         return cls(
             largest=largest_record(config),
             fixed=_RECORD_SIZE_MIN + (2 * _IPV6_EXTRA if config.store_host[0] == "[" else 0),
@@ -121,13 +122,13 @@ class RecordLimits(NamedTuple):
         )
 
     def check(self, topic: str, body_size: int, named: Mapping[str, str]) -> None:
-        """Raises MessageRefused for a message whose properties or record are too long.
+        """Raise MessageRefused if the properties or the record of a message are too long.
 
         Parameters
         ----------
-        topic : str, as check_topic gives it
+        topic : str, the result of `check_topic`
         body_size : int, bytes
-        named : as named_properties gives them
+        named : the result of `named_properties`
         """
         size = utf8_length(properties_text(named)) or self.bare
         further = named.get(PROPERTY_INNER_MULTI_DISPATCH, "").strip()

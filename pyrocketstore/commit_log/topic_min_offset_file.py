@@ -1,5 +1,4 @@
-"""ROOT/config/topicMinOffset.json: the topics of which messages were removed, though the log has
-them.
+"""ROOT/config/topicMinOffset.json: topics whose removed messages are still in the log.
 
 4.9.3 ignores this file.
 """
@@ -37,9 +36,9 @@ TOPIC_MIN_OFFSET = "topicMinOffset.json"
 _TABLE = "topicMinOffsetTable"
 _NUMBERS = ("minPhyOffset", "recordPhyOffset", "recordSize", "recordCrc")
 _REMEDY = "delete it and its backup: removed messages of topics may then be found again"
-#: JSON can state what no topic has: such text has no UTF-8.
+#: JSON can have lone surrogates, which UTF-8 cannot encode: no topic has them.
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-#: Bound of all numbers of the file, so that no sum of them overflows.
+#: Bound of all numbers of the file: no sum of them overflows an int64.
 _NUMBER_MAX = 1 << 62
 
 
@@ -74,9 +73,9 @@ class TopicMinimum(NamedTuple):
     """The minimum of one topic.
 
     min_phy_offset : int, messages of the topic before this byte of the log are removed
-    proof : RecordProof that ends at or after `min_phy_offset`. Where the log has another record
-        there, it was cut before that byte, or is another log
-    is_dropping : bool, `drop_topic` has not ended: its queues go with the next opening
+    proof : RecordProof that ends at or after `min_phy_offset`. If the log has another record there,
+        the log was cut before that byte, or is another log
+    is_dropping : bool, `drop_topic` was interrupted: the next opening removes the queues
     """
 
     min_phy_offset: int
@@ -105,22 +104,23 @@ class TopicMinOffsetFile:
         self._file = CheckedFile(env, self.path, _TABLE, _valid_part, _REMEDY)
         self._table: dict[str, TopicMinimum] = {}
         self._content: dict[str, Any] = {}
-        #: topics of which a warning was given, and the warning of a damaged file
+        #: topics that were warned of, and the last warning of a damaged file
         self._unproven: set[str] = set()
         self._warned = ""
 
     def read(self, *, read_only: bool = False) -> None:
-        """Read the file or its backup; call before the files of the log are listed, which have the
-        record of each entry then, also beside an owner.
+        """Read the file, or its backup.
 
-        Where the file does not have its checksum, its backup counts, which has the same content:
-        removed messages stay removed. Where neither has its own, and in files of older versions
-        without one, the backup's entry of a topic counts whose entry is damaged. If it has none,
-        removed messages of the topic may be found again, with a warning, because no other minimum
-        is certain to keep all others; the entry stays: see ConfigFile.
+        Call this before the files of the log are listed: the log of a live owner then has the
+        record of each entry.
 
-        Raises StoreCorruptionError when the file and its backup are damaged: with `read_only`, a
-        warning says so instead, and nothing counts as removed. Raises StoreIOError.
+        - If the checksum of the file is wrong, the backup counts, which has the same content.
+        - If both checksums are wrong or missing, the backup supplies each entry that is damaged in
+          the file. A topic without a valid entry has no minimum: its removed messages may be found
+          again, with a warning, and the damaged entry remains in the file (see ConfigFile).
+
+        Raises StoreCorruptionError if the file and its backup are damaged; with `read_only`, a
+        warning is logged instead, and no message counts as removed. Raises StoreIOError.
         """
         try:
             content = self._file.read()
@@ -138,8 +138,10 @@ class TopicMinOffsetFile:
                 self._content[topic] = entry
 
     def load(self, log: ProvingLog, *, writes: bool) -> None:
-        """Take what `read` has read. Entries that the log does not prove are left out, with a
-        warning; so are those before its first file.
+        """Use the entries that `read` has read and that the log proves.
+
+        Other entries are left out with a warning, and entries before the first file of the log
+        without one.
 
         Parameters
         ----------
@@ -172,8 +174,8 @@ class TopicMinOffsetFile:
                 LOG.warning("%s: cannot be written: %s", self.path, error)
 
     def offsets(self, log_end: int = _NUMBER_MAX) -> TopicMinOffsets:
-        """Return the minimums, for the loops over records: those that records before byte `log_end`
-        of the log prove."""
+        """Return the minimums that records before byte `log_end` of the log prove, in the form for
+        loops over records."""
         return TopicMinOffsets(
             {
                 topic: minimum.min_phy_offset
@@ -183,7 +185,7 @@ class TopicMinOffsetFile:
         )
 
     def dropping(self) -> list[str]:
-        """Return the topics whose removal has not ended."""
+        """Return the topics whose removal was interrupted."""
         return [topic for topic, minimum in self._table.items() if minimum.is_dropping]
 
     def get(self, topic: str) -> TopicMinimum | None:
@@ -191,11 +193,10 @@ class TopicMinOffsetFile:
         return self._table.get(topic)
 
     def put(self, topic: str, minimum: TopicMinimum, log: ProvingLog) -> None:
-        """Set the minimum of a topic, and leave out the entries before the first byte of the log,
-        once the deletion of the files before it is durable.
+        """Set the minimum of a topic, and remove the entries before the first byte of the log once
+        the deletion of earlier files is durable.
 
-        Durability: durable on return. Raises StoreError; nothing has changed then, or the file has
-        the new content.
+        Durability: durable on return. Raises StoreError: the file has the old or the new content.
         """
         lowest = log.get_min_offset()
         kept = {t: m for t, m in self._table.items() if m.min_phy_offset > lowest}
@@ -204,7 +205,7 @@ class TopicMinOffsetFile:
         self._write({**kept, topic: minimum})
 
     def cut(self, env: Env, log: CommitLog, log_end: int) -> None:
-        """Lower the minimums whose records are behind `log_end`, before the log is cut there.
+        """Lower the minimums that records after `log_end` prove, before the log is cut there.
 
         Durability: durable on return. Raises StoreError.
         """
@@ -228,13 +229,13 @@ class TopicMinOffsetFile:
 
     def _write(self, table: Mapping[str, TopicMinimum]) -> None:
         entries = {topic: _entry_of(minimum) for topic, minimum in sorted(table.items())}
-        for _ in range(2):  # the backup, too, has each entry: see `read`
+        for _ in range(2):  # the backup then has each entry, too: see `read`
             self._file.write({_TABLE: entries})
         self._table = dict(table)
 
 
 def record_proof(log: CommitLog, phy_offset: int) -> RecordProof | None:
-    """Return the proof of the record at a byte of the log, None without one.
+    """Return the proof of the record at a physical offset, None without a record there.
 
     Raises StoreIOError.
     """
@@ -245,7 +246,7 @@ def record_proof(log: CommitLog, phy_offset: int) -> RecordProof | None:
 def last_record_before(env: Env, log: CommitLog, end: int, guess: int = -1) -> RecordProof | None:
     """Return the last record of the log that begins before `end`; None without one.
 
-    `guess` is a byte of the log at which that record may begin; otherwise a file is scanned.
+    `guess` is a physical offset at which that record may begin; if it does not, files are scanned.
 
     Raises StoreIOError.
     """
