@@ -126,6 +126,12 @@ def test_the_links_of_the_page_lead_somewhere(page: Path) -> None:
             assert not anchor or anchor in anchors(linked), target
 
 
+def test_the_changelog_of_the_first_version_names_no_earlier_behaviour() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == ["0.1.0, not released"]
+    assert re.findall(r"\b[Bb]efore[,:]|\bno longer\b|\bany more\b", text) == []
+
+
 def api_paths() -> list[str]:
     """The import paths of docs/api.md; those of a section follow its heading."""
     paths, section = [], ""
