@@ -54,9 +54,9 @@ SMOKE_QUEUES_MAX = 100
 INPUT_FILE_FULL = 256 << 20
 INPUT_FILE_SMOKE = 1 << 20
 TAG_SIZE = len("TagA")
-#: Packages that the peers require.
 #: C programs that read the input store.
 READING_LIMITS = {"limit:crc_scan", "limit:read_records"}
+#: Packages that the peers require.
 PACKAGES = {"lmdb": "lmdb", "persist_queue": "persist-queue", "diskcache": "diskcache"}
 
 

@@ -47,7 +47,7 @@ def _gil() -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What was skipped aloud, and one line above the counts; pytest's own header is not shown under
+    """The reasons of skips, and one line above the counts; pytest's own header is not shown under
     -q."""
     for reason, count in _aloud(terminalreporter.stats.get("skipped", [])).items():
         terminalreporter.write_line(f"{reason} ({count} tests)", red=True)
@@ -72,8 +72,8 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 def _aloud(skipped: Iterable[pytest.TestReport]) -> Counter[str]:
     """Why tests were skipped that a whole run has, and how many."""
-    told = (report.longrepr[2] for report in skipped if isinstance(report.longrepr, tuple))
-    reasons = (reason.removeprefix("Skipped: ") for reason in told)
+    texts = (report.longrepr[2] for report in skipped if isinstance(report.longrepr, tuple))
+    reasons = (reason.removeprefix("Skipped: ") for reason in texts)
     return Counter(reason for reason in reasons if reason.startswith("SKIPPED ALOUD"))
 
 

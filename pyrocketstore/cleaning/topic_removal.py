@@ -1,8 +1,8 @@
 """Remove the messages of one topic, all or the old ones, though the log keeps their records.
 
 The log has the messages of all topics in the same files. A topic therefore gets a minimum, a byte
-of the log before which its messages do not count: no dispatch gives them units again, and no query
-returns them. config/topicMinOffset.json has the minimum before anything else is changed.
+of the log before which its messages do not count: no dispatch writes their units again, and no
+query returns them. config/topicMinOffset.json has the minimum before anything else is changed.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def time_text(time_ms: int) -> str:
 def body_text(body: bytes, count: int | None, *, is_requested: bool) -> str:
     """A body, printable and on one line; its first `count` characters, None for all.
 
-    One that is no text is its size; `is_requested`: each body is printed, and as a whole.
+    A body that is not text is shown as its size; `is_requested`: each body is printed as a whole.
     """
     if not is_requested and not is_text(body):
         return f"<{len(body)} byte{'' if len(body) == 1 else 's'}>"

@@ -212,7 +212,7 @@ body_option = click.option(
     "--body",
     "with_body",
     is_flag=True,
-    help="Print whole bodies, escaped; default: the size of one that is no text.",
+    help="Print whole bodies, escaped; default: only the size of a body that is not text.",
 )
 on_corrupt_option = click.option(
     "--on-corrupt",

@@ -24,7 +24,7 @@ class RecordWalk:
     # rows whose properties were not written completely
     @property
     def bad_properties(self) -> list[int]: ...
-    # number of other rows with an item that is no property
+    # number of other rows with an item that is not a property
     @property
     def skipped_properties(self) -> int: ...
     @property

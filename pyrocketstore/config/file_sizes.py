@@ -182,7 +182,7 @@ def queue_file_size(
 ) -> int | None:
     """Return the file length of most queues below `directory`; None without evidence.
 
-    A length that only files named 0 have is no evidence if all of these files may be truncated: a
+    A length that only files named 0 have proves nothing if all of these files may be truncated: a
     file is full of units, and the log holds a record after that of its last unit.
 
     Parameters

@@ -628,7 +628,7 @@ def _age(name: str, value: Any) -> datetime.timedelta:
         if isinstance(value, datetime.timedelta) and value >= datetime.timedelta(milliseconds=1):
             return value
     except (ValueError, OverflowError):
-        pass  # a number that is no duration
+        pass  # a number that is not a duration
     raise StoreFormatError(
         f"{name}={shown(value)}: must be a datetime.timedelta or a number of seconds, of at least "
         "a millisecond, or None"

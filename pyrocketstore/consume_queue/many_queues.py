@@ -1,6 +1,6 @@
 """Read the files of many queues at once, when a store is opened.
 
-Several threads read, without the GIL. Whatever a queue's files have that is uncommon is left to the
+Several threads read, without the GIL. Queues with uncommon files are left to the
 code for single queues.
 """
 

@@ -666,8 +666,10 @@ class ConsumeQueue(UnitAppender):
             mapped_file.zero_tail(wrote)
 
     def _put_kept(self, queue_offset: int, phy_offset: int) -> None:
-        """Put back kept units before `queue_offset` that the log has not given again and that name
-        records between the queue's last message and `phy_offset`, bytes of the log."""
+        """Put back kept units before `queue_offset` that the log has not supplied again.
+
+        They name records between the queue's last message and `phy_offset`, bytes of the log.
+        """
         while self.kept_units:
             start, covered = self.core.unit_count, max(0, self.core.max_physic_offset)
             kept = self.kept_units.first(start, queue_offset, covered, phy_offset)

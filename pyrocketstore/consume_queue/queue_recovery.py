@@ -86,7 +86,7 @@ def recover_queue(
 def keep_units(queue: ConsumeQueue, position: int) -> None:
     """Remember the durable units from byte `position` of the queue on, before they are cut off.
 
-    A later unit that the log gives again puts the ones before it back with it; see also
+    A later unit that the log supplies again puts the ones before it back with it; see also
     `give_back_units`. Raises StoreIOError.
     """
 

@@ -37,7 +37,7 @@ class ConsumerOffsets:
     lmq : bool, keep them in lmqConsumerOffset.json, as a broker with enableLmq does
 
     Entries are added and changed; unknown fields are kept. A position that is negative or not a
-    long, a queue id that is no queue's, and a name without topic or group are damaged entries: see
+    long, an invalid queue id, and a name without topic or group are damaged entries: see
     ConfigFile.
 
     Threads: any; `query_offset` and `positions` take no lock, so that a signal handler that raises
@@ -263,6 +263,6 @@ def _offsets_of(table: dict[str, Any]) -> dict[str, int]:
 
 
 def _queue_id(text: str) -> int:
-    """Return the queue id of a key, -1 for a text that is no int."""
+    """Return the queue id of a key, -1 for a text that is not an int."""
     number = java_number(text, 32)
     return -1 if number is None else number

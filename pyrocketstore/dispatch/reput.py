@@ -116,7 +116,7 @@ class ReputMessageService(ServiceThread):
         """Let records before `phy_offset` be dispatched, and no later ones."""
         self.confirm_offset = phy_offset
         self.event.signal()
-        self.dispatcher.wake()  # who waits for a later record waits no longer
+        self.dispatcher.wake()  # ends the waits for a later record
 
     def is_unconfirmed(self) -> bool:
         """Return True while only the confirm offset prevents that more is dispatched."""

@@ -67,8 +67,8 @@ def with_counter(content: dict[str, Any], name: str) -> dict[str, Any]:
 def java_number(value: Any, bits: int = 64) -> int | None:
     """Return the long, or the int with 32 bits, that fastjson makes of a value; None without one.
 
-    Differs: a number outside of the range is none, where fastjson wraps around if it has decimals;
-    a text that is a date is none.
+    Differs: the result is None for a number outside of the range, where fastjson wraps around if it
+    has decimals, and for a text that is a date.
     """
     if isinstance(value, str):
         return parse_java_int(value.replace(",", ""), bits)

@@ -65,7 +65,7 @@ class JsonError(ValueError):
 
 
 def parse(data: bytes) -> dict[str, Any]:
-    """Return the object in a config file, with text keys; a number that is no int is a RealNumber.
+    """Return the object in a config file, with text keys and RealNumber for numbers but int.
 
     Accepts what fastjson 1.2.76 accepts in a file of ROOT/config, among others comments, keys
     without quotes, single quotes, needless commas and a byte order mark.

@@ -45,9 +45,9 @@ def checkpoint_damage(data: bytes) -> str:
     times = LONGS.unpack(data[: LONGS.size].ljust(LONGS.size, b"\0"))
     for name, time_ms in zip(_FIELDS, times, strict=True):
         if not 0 <= time_ms < _TIME_END_MS:
-            return f"{name} is {time_ms}, which is no time in ms from 1970 to 2286"
+            return f"{name} is {time_ms}, which is not a time in ms from 1970 to 2286"
     if min(offsets_of_5x(data)) < -1:
-        return f"bytes {LONGS.size} to 39 are {offsets_of_5x(data)}, which are no offsets of 5.x"
+        return f"bytes {LONGS.size} to 39 are {offsets_of_5x(data)}, which are not offsets of 5.x"
     if not is_zeros(data[_USED_SIZE:]):
         return f"bytes after {_USED_SIZE} are not zero"
     return ""

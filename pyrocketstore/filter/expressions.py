@@ -30,7 +30,7 @@ Test: TypeAlias = Callable[[Any, Any], bool]
 
 
 class Kind(enum.Enum):
-    """What a value is in Java; NOTHING is always None."""
+    """The type of a value in Java; NOTHING is always None."""
 
     TEXT = "a string"
     INT = "an int"
@@ -124,7 +124,7 @@ class Condition(Node):
 
 
 class PropertyAsCondition(Condition):
-    """A property where a condition belongs: False, since its text is no boolean; None without."""
+    """A property as a condition: False, since its text is not a boolean; None without a value."""
 
     __slots__ = ("operand",)
 

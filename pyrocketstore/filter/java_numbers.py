@@ -18,7 +18,7 @@ _INT32_DIGITS, _INT64_DIGITS = 9, 18
 _TOO_MANY_DIGITS = 20
 #: The last code point that is one unit of UTF-16. Java's integers have no digits behind it.
 _LAST_UNIT = "\uffff"
-#: What `String.trim` removes.
+#: Characters that `String.trim` removes.
 _TRIMMED = "".join(map(chr, range(0x21)))
 _DECIMAL = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?", re.ASCII)
 _NAMED = re.compile(r"[+-]?(?:NaN|Infinity)")

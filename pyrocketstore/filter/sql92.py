@@ -57,7 +57,9 @@ class Sql92Filter:
         if end < len(text):
             reason = "4.9.3 ignores it; write the whole filter by the operators of docs/filter.md"
             where = f"SQL filter {shown(text)}, from character {end + 1}: {shown(text[end:])}"
-            warnings.warn(f"{where} is no part of the filter: {reason}", StoreWarning, stacklevel=2)
+            warnings.warn(
+                f"{where} does not belong to the filter: {reason}", StoreWarning, stacklevel=2
+            )
 
     @property
     def text(self) -> str:
@@ -71,7 +73,7 @@ class Sql92Filter:
 
     @property
     def ignored(self) -> str:
-        """The end of the text that is no part of the filter; "" for nearly every filter."""
+        """The end of the text that does not belong to the filter; "" for nearly every filter."""
         return self._ignored
 
     def matches(self, properties: Mapping[str, str]) -> bool:

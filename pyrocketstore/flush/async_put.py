@@ -57,8 +57,8 @@ class _Condition(threading.Condition):
         self._lock.__exit__(*exc)  # type: ignore[attr-defined]
 
     def wait(self, timeout: float | None = None) -> bool:
-        """As Condition's. A handler runs in `acquire` alone, so that whoever holds the lock before
-        the call holds it after the call too."""
+        """As Condition's. A handler runs only in `acquire`: a thread that holds the lock before the
+        call holds it after the call too."""
         waiter = threading.Lock()
         waiter.acquire()
         self._waiters.append(waiter)  # type: ignore[attr-defined]

@@ -395,7 +395,7 @@ class IndexService:
         """
         point = self.sync_point
         self._synced_phy_offset = -1
-        # Without times the checkpoint demands that everything is read again.
+        # Without times the checkpoint requires that everything is read again.
         if point is None or self._checkpoint.get_min_timestamp() <= 0 or not is_of_log(point):
             return None
         slots = None

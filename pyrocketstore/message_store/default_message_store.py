@@ -501,7 +501,7 @@ class DefaultMessageStore(StoreContext):
         return plan
 
     def _interrupted_notices(self) -> list[str]:
-        """Return what an opening for writing has not told its caller."""
+        """Return what an opening for writing has not reported to its caller."""
         begin = "an opening for writing ended before it could warn, and the next one warns again"
         try:
             return [f"{begin}: {text}" for text in self.loss_notices.read()]

@@ -112,7 +112,7 @@ class QueueDamage(DamageFields):
     Attributes
     ----------
     is_replaced : callable() or None, called for what cannot be read: True if another process has
-        removed the queue or made it again, so that it is no damage
+        removed the queue or made it again, so that it is not damage
 
     Raises StoreFormatError for another word.
     """

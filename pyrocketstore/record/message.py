@@ -70,7 +70,7 @@ KEY_SEPARATOR = " "
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
 
-#: What a caller may not set as a property of its own. Source: MessageConst#STRING_HASH_SET.
+#: Names that a caller may not use for a property. Source: MessageConst#STRING_HASH_SET.
 RESERVED_NAMES = frozenset(
     {
         PROPERTY_KEYS,
@@ -145,9 +145,9 @@ PROPERTIES_TOO_LONG = f"the properties have more than {MAX_PROPERTIES_SIZE} byte
 TAGS_SEPARATOR = "||"
 #: The expression of every message. Source: RocketMQ 4.9.3 SubscriptionData#SUB_ALL.
 ALL_TAGS = "*"
-#: What Java's String.trim takes away at both ends.
+#: Characters that Java's String.trim removes at both ends.
 JAVA_BLANKS = "".join(map(chr, range(0x21)))
-#: What a topic consists of, as in a set of a regular expression.
+#: The characters of topics, as in a set of a regular expression.
 TOPIC_CHARACTERS = "%|a-zA-Z0-9_-"
 _TOPIC = re.compile(f"[{TOPIC_CHARACTERS}]{{1,{MAX_TOPIC_SIZE}}}")
 
@@ -222,7 +222,7 @@ class Message:
         self.properties[name] = value
 
     def set_delay_time_level(self, level: int) -> None:
-        """Set the property DELAY: the level counts from 1 in messageDelayLevel, 0 is no delay."""
+        """Set the property DELAY: levels of messageDelayLevel count from 1, 0 means no delay."""
         self.properties[PROPERTY_DELAY_TIME_LEVEL] = str(level)
 
     @property
@@ -286,7 +286,7 @@ class MessageExtBrokerInner(Message):
 class MessageExtBatch(MessageExtBrokerInner):
     """Several messages for one queue as DefaultMessageStore.put_messages takes them.
 
-    `body` is what encode_messages gives; `properties` are added to those of every message, and
+    `body` is the result of encode_messages; `properties` are added to those of every message, and
     `properties_string` is not looked at.
 
     Source: RocketMQ 4.9.3 MessageExtBatch.
@@ -316,7 +316,7 @@ def parse_java_int(text: str, bits: int = 32) -> int | None:
     if len(text) < 10 and text.isascii() and text.isdigit():  # the common case
         return int(text)
     digits = text[1:] if text[:1] in ("+", "-") else text
-    # Java looks at UTF-16 units, so a digit above U+FFFF is none.
+    # Java looks at UTF-16 units, so it refuses digits above U+FFFF.
     if not digits.isdecimal() or max(digits) > "\uffff":
         return None
     value = 0

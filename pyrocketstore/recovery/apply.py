@@ -134,7 +134,7 @@ def _cut_minimums(store: StoreContext, plan: RecoveryPlan) -> None:
 
 
 def _give_back_units(store: StoreContext, plan: RecoveryPlan) -> None:
-    """Put units of lost records back, after the last record that the log has given."""
+    """Put units of lost records back, after the last record that the log has supplied."""
     queues = [queue for queue in store.consume_queues() if queue.kept_units]
     files = store.commit_log.mapped_file_queue.mapped_files
     if not queues or not files:

@@ -109,7 +109,7 @@ class LogEnd:
     keyed_end : int, end of the last record that has keys, bytes of the log; -1 without one
     keys_from : int, physical offset before which records with keys may not count as such
     later : those of the records from `keep_from` of the scan on
-    has_keep_from : bool, a record ends at `keep_from` of the scan, if that lies in it
+    has_keep_from : bool, a record ends at `keep_from` of the scan, if that is inside the scan
     """
 
     at_file: int
@@ -220,7 +220,7 @@ def find_log_end(
 
 def committed_limit(store: StoreContext) -> int:
     """Return the physical offset behind which entries of a DLedger log may not be committed;
-    NO_LIMIT for other logs, and where nothing tells.
+    NO_LIMIT for other logs, and if it is unknown.
 
     A unit of a queue names only committed entries.
     """

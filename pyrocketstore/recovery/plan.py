@@ -317,7 +317,7 @@ def _is_damaged(store: StoreContext, plan: RecoveryPlan, key: tuple[str, int]) -
     last = queue.core.unit_count - 1
     unit, next_file = queue.reader.unit(last), store.commit_log.roll_next_file
     if unit is not None and not 0 < unit[1] <= next_file(unit[0]) - unit[0]:
-        return True  # no record is in two files: this is no unit, as in a file that is a text
+        return True  # no record is in two files: the bytes are not a unit, as in a text file
     return last in plan.repairs.get(key, {})
 
 

@@ -1,8 +1,8 @@
 """Queues that start again in the log: their topic was removed, and has received new messages.
 
 The log holds the old messages and the new ones, with equal queue offsets. A dispatch from before
-the old ones gives the queue their units, and takes the new messages for repeats. The queue is then
-cut where the new messages start, and the log is dispatched again from there.
+the old ones writes their units to the queue, and takes the new messages for repeats. The queue is
+then cut where the new messages start, and the log is dispatched again from there.
 """
 
 from __future__ import annotations

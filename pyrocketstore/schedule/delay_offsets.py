@@ -109,5 +109,5 @@ def _valid_part(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _level_of(text: str) -> int:
-    """Return the level of a key, 0 for a text that is no int."""
+    """Return the level of a key, 0 for a text that is not an int."""
     return java_number(text, 32) or 0

@@ -166,11 +166,11 @@ def open(
     notices: list[str] = []
 
     def open_store() -> Store:
-        told: list[str] = []
-        base = base_settings(root, config, strict, settings, told)
+        noticed: list[str] = []
+        base = base_settings(root, config, strict, settings, noticed)
 
         def opened(final: MessageStoreConfig) -> Store:
-            notices[:] = told
+            notices[:] = noticed
             more = read_only, store_host, unique_key, topics_json, notices, check
             return Store(Opening(used, base, final, *more))
 

@@ -49,7 +49,7 @@ _MS_OF_AN_HOUR = 3_600_000
 #: Topics to which no message can be committed.
 _NO_TARGETS = (SCHEDULE_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC)
 
-#: What the records of a transaction get later; light queues would show it undecided.
+#: Properties that the records of a transaction get later; light queues would show it undecided.
 _NOT_FOR_A_HALF = (
     PROPERTY_INNER_MULTI_DISPATCH,
     PROPERTY_TRANSACTION_CHECK_TIMES,

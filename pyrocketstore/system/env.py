@@ -31,7 +31,7 @@ DEFAULT_MAX_MAP_COUNT = 65530
 #: Largest size, in bytes, of a file that is read whole: topics.json, a configuration, a manifest.
 LARGEST_FILE = 64 << 20
 
-#: What pathlib would remove from an absolute path: empty names, `.`, and a last slash.
+#: Parts that pathlib would remove from an absolute path: empty names, `.`, and a last slash.
 _UNUSUAL_PATH = re.compile(r"/(?:\.?/|\.?\Z)")
 #: Numbers for new names, ascending over all threads.
 _name_numbers = itertools.count(1)

@@ -61,7 +61,7 @@ class PoolCall(Generic[Result]):
         return self._result[0]
 
     def cancel(self) -> None:
-        """Do not make the call; one that has begun goes on."""
+        """Cancel the call, unless it has begun."""
         if self._line.remove(self):
             self.abandon()
 

@@ -1,4 +1,4 @@
-"""The positions of CID_RMQ_SYS_TRANS: what lies before them needs no look any more.
+"""The positions of CID_RMQ_SYS_TRANS: messages before them are decided.
 
 The module is compiled, so that no signal handler raises inside of a call.
 """

@@ -178,7 +178,7 @@ def discarded_message(half: MessageExt) -> MessageExtBrokerInner:
 
 
 def check_times_of(properties: Mapping[str, str]) -> int:
-    """Return how often a half message was put back; 0 also for a text that is no number."""
+    """Return how often a half message was put back; 0 also for a text that is not a number."""
     text = properties.get(PROPERTY_TRANSACTION_CHECK_TIMES, "")
     return max(0, parse_java_int(text) or 0)
 

@@ -80,7 +80,7 @@ class TransactionLimits(NamedTuple):
 
 
 class StoreCallsOfTransactions(NamedTuple):
-    """What the service calls of its store.
+    """The calls of its store that the service makes.
 
     put : callable(message), returns the result, whatever its status
     wait_dispatched : callable(), makes all units of earlier puts readable, or raises StoreError
@@ -475,7 +475,7 @@ class TransactionalMessageService(ServiceThread):
         return self.stopped
 
     def _ask(self, one: PreparedMessage) -> str | None:
-        """Return the answer of the callback, None for one that is none."""
+        """Return the answer of the callback, None if it is not a valid answer."""
         assert self._check is not None
         self._is_asking = True
         try:

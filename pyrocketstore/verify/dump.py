@@ -63,7 +63,7 @@ def dump_lines(
     queries: str | Path | None = None,
     on_omission: Callable[[str], None] | None = None,
 ) -> Iterator[str]:
-    """Yield every answer of a store, opened read-only, as 4.9.3 gives it after load().
+    """Yield every answer of a store, opened read-only, as 4.9.3 returns it after load().
 
     Parameters
     ----------

@@ -10,7 +10,7 @@ from typing import Any
 
 from pyrocketstore.columns._record_walk import BAD_PROPERTIES
 
-#: What a damaged file of `config` refuses, by its name.
+#: The calls that a damaged file of `config` prevents, by the name of the file.
 REFUSED_BY = MappingProxyType(
     {
         "topics.json": "an opening for writing",
@@ -227,8 +227,8 @@ class VerifyReport(Verdict):
     @property
     def _only_read_advice(self) -> str:
         return (
-            f"{self.only_read}. What queues and index lack was built in memory, as far as the log"
-            " has it; the broker that writes this store makes their files"
+            f"{self.only_read}. Missing units and keys were built in memory, as far as the log has"
+            " their messages; the broker that writes this store makes their files"
         )
 
     def _log_advice(self) -> Iterator[str]:

@@ -116,7 +116,7 @@ def store(tmp_path: Path) -> Iterator[pyrocketstore.Store]:
 
 
 def outcome(call: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """What a call gives, as something that can be compared."""
+    """The result of a call, in a form that can be compared."""
     found = call(**arguments)
     if hasattr(found, "messages") and hasattr(found, "release"):
         messages = [(m.phy_offset, m.body) for m in found.messages()]

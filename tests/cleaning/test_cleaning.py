@@ -328,8 +328,8 @@ def test_a_full_disk_refuses_puts_until_it_has_room(
         assert not log.is_space_full()
         assert store.why_not_writeable is None
         fill(store, 3)
-    told = [r.message for r in caplog.records if "the disk of the" in r.message]
-    assert ["is full" in text for text in told] == [True, False], "each edge once"
+    logged = [r.message for r in caplog.records if "the disk of the" in r.message]
+    assert ["is full" in text for text in logged] == [True, False], "each edge once"
 
 
 def test_the_face_says_why_and_goes_on(tmp_path: Path, env: SetEnv) -> None:
@@ -619,7 +619,7 @@ def test_cleaning_beside_puts_and_reads(tmp_path: Path, env: SetEnv) -> None:
                         # The minimum may move between the two calls.
                         with contextlib.suppress(OffsetOutOfRange):
                             face.read_batch("t", start=face.min_offset("t"), max_count=500)
-            except BaseException as error:  # noqa: BLE001  told by the test
+            except BaseException as error:  # noqa: BLE001  the test reports it
                 errors.append(error)
 
         threads = [threading.Thread(target=work, args=(step,)) for step in range(3)]

@@ -414,8 +414,7 @@ class Interrupted(Exception):
 
 
 def test_a_handler_that_raises_leaves_the_store_usable(tmp_path: Path) -> None:
-    """Whatever the handler interrupts, the call goes on to its end, and the next one deletes the
-    rest."""
+    """The call ends its work wherever the handler interrupts it; the next one deletes the rest."""
 
     def interrupt(number: int, frame: object) -> None:
         raise Interrupted

@@ -121,15 +121,15 @@ def test_a_query_whose_begin_is_after_its_end(store: Path, words: tuple[str, ...
 
 def test_a_query_never_guesses_the_geometry(store: Path) -> None:
     asked = run("query", store, "orders", "k7", code=0)
-    # 500 slots and 2000 entries are the usual 1:4; another ratio must be told.
+    # 500 slots and 2000 entries are the usual 1:4; another ratio requires settings.
     assert "k7" in asked.stdout
 
 
 def test_verify(store: Path, tmp_path: Path) -> None:
-    told = run("verify", store, *conf(store)).stdout.splitlines()
-    assert [line.split("\t")[0] for line in told] == ["verdict", "lost or wrong", "to do"]
-    assert told[0].startswith("verdict\tthe store is ok: ")
-    assert told[1:] == ["lost or wrong\tnothing", "to do\tnothing"]
+    printed = run("verify", store, *conf(store)).stdout.splitlines()
+    assert [line.split("\t")[0] for line in printed] == ["verdict", "lost or wrong", "to do"]
+    assert printed[0].startswith("verdict\tthe store is ok: ")
+    assert printed[1:] == ["lost or wrong\tnothing", "to do\tnothing"]
     assert "\nok\tyes\n" in run("verify", store, *conf(store), "--details").stdout
     damaged = tmp_path / "store"
     subprocess.run(["cp", "-a", str(store), str(damaged)], check=True)
@@ -138,10 +138,10 @@ def test_verify(store: Path, tmp_path: Path) -> None:
     data[90] ^= 1
     log.write_bytes(data)
     done = run("verify", damaged, *conf(store), code=1)
-    told = done.stdout.splitlines()
-    assert told[0].startswith("verdict\tthe store is damaged: ")
-    assert told[1].startswith(f"lost or wrong\tlog files {log.name} (its first message: 20")
-    assert told[2].startswith("to do\tthe log is damaged")
+    printed = done.stdout.splitlines()
+    assert printed[0].startswith("verdict\tthe store is damaged: ")
+    assert printed[1].startswith(f"lost or wrong\tlog files {log.name} (its first message: 20")
+    assert printed[2].startswith("to do\tthe log is damaged")
     assert "\nok\t" not in done.stdout
     assert str(log) in done.stdout
 

@@ -111,11 +111,11 @@ def test_an_error_is_shown_printable_and_keeps_what_it_holds(error: errors.Store
 
 
 def test_a_warning_is_shown_printable() -> None:
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warnings.warn(f"{PATH}: no", StoreWarning, stacklevel=1)
-    assert "owned" in str(told[0].message)
-    assert str(told[0].message).isprintable()
+    assert "owned" in str(caught[0].message)
+    assert str(caught[0].message).isprintable()
 
 
 def package_modules() -> list[str]:
@@ -220,7 +220,7 @@ def run_all(*commands: list[object], extra: dict[str, str] | None = None) -> lis
 
 
 class Done(NamedTuple):
-    """What came of a command."""
+    """The outcome of a command."""
 
     code: int
     out: str
@@ -286,7 +286,7 @@ def test_json_parses_to_the_same_text(store: Path, encoding: str) -> None:
         assert row["tags"] == "T" + text.replace(" ", "_")
         assert row["properties"][f"name{text}"] == text
     path, topics = facts[0]["store"]["path"], {row["queue"]["topic"] for row in facts[1:]}
-    if encoding == "LANG=C":  # where a name of a file is no text but ASCII
+    if encoding == "LANG=C":  # where a name of a file is text only in ASCII
         assert os.fsencode(path) == os.fsencode(store)
         assert os.fsencode(EVIL) in map(os.fsencode, topics)
     else:

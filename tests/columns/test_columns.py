@@ -449,8 +449,8 @@ def test_bodies_that_do_not_inflate_can_be_absent() -> None:
     batch = batch_of(columns)
     batch.validate(full=True)
     assert batch.column("body").to_pylist() == wanted
-    sound = decode_records(*laid_out([good, encode()]), ["body"], on_bad_body="null")["body"]
-    assert (sound.validity, sound.null_count) == (None, 0)
+    valid = decode_records(*laid_out([good, encode()]), ["body"], on_bad_body="null")["body"]
+    assert (valid.validity, valid.null_count) == (None, 0)
     with pytest.raises(StoreFormatError, match="on_bad_body"):
         decode_records(data, positions, sizes, names, on_bad_body="skip")
 

@@ -113,11 +113,11 @@ def test_a_put_behind_a_force_that_hangs_times_out(
         gate.open()
         failure = leader.exception(WAIT_S)  # none, unless the device was slow before
         assert failure is None or isinstance(failure, PutError)
-        assert store.put("t", b"goes on").status is PutMessageStatus.PUT_OK
+        assert store.put("t", b"continues").status is PutMessageStatus.PUT_OK
         assert store.max_offset("t") == 6
 
 
-def test_nobody_behind_a_failed_force_is_told_ok(
+def test_no_put_behind_a_failed_flush_returns_ok(
     tmp_path: Path, env: Env, gate: Gate, pool: ThreadPoolExecutor
 ) -> None:
     with unclean(pyrocketstore.open(tmp_path, env=env, **SYNC_SIZES)) as store:

@@ -126,7 +126,7 @@ def agree(path: Path, chunks: list[LogChunk], env: Env) -> None:
         assert not places or (places[0], places[-1]) == (chunk.begin, chunk.end)
 
 
-def test_what_lies_behind_a_blank_is_not_scanned(
+def test_bytes_behind_a_blank_is_not_scanned(
     tmp_path: Path, three_threads: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files that end early: but for what threads had begun, only their beginning is looked at."""

@@ -1,4 +1,4 @@
-"""Goal: what lies in memory of the log is walked and searched as the plain reader reads it, and no
+"""Goal: the log in memory is walked and searched as the plain reader reads it, and no
 bytes make that slow. Method: random records, cut, mutated and nested in bodies, against the
 oracle; every place to begin from; bodies that are full of what looks like records."""
 
@@ -235,7 +235,7 @@ def test_records_longer_than_a_window_and_across_its_end(find_record: Find, crc:
 
 def nested_heads(size: int, right_lengths: bool) -> bytes:
     """One record whose body has a head every 91 bytes, each with its own offset, the right lengths
-    up to the end of all, and behind that end something that is no record."""
+    up to the end of all, and behind that end bytes that are not a record."""
     first = 91
     body_begin = 88
     heads = bytearray()

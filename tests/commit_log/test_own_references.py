@@ -73,7 +73,7 @@ def test_a_topic_of_malformed_bytes_is_forgotten_with_its_queue(tmp_path: Path) 
         engine.clean_unused_topic(["K"])
         gc.collect()
         assert engine.queue_table.get(*key) is None
-        # An object that now lies where the queue's writing end was must not be written to.
+        # An object that is now where the queue's writing end was must not be written to.
         others = [ConsumeQueueCore() for _ in range(100_000)]
         for other in others:
             other.reset(7, 0)

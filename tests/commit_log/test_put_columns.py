@@ -251,7 +251,7 @@ def test_many_new_queues_are_written_to_the_topic_table_once(tmp_path: Path) -> 
 
 
 def test_put_many_refuses_a_bad_row_before_it_writes_any(tmp_path: Path) -> None:
-    """Goal: what of a put_many is in the log is never unsaid. Method: a row far behind is no bytes,
+    """Goal: a put_many with a bad row writes no row. Method: a row far behind is not bytes,
     has no queue id, or has a text that is too long."""
     with pyrocketstore.open(tmp_path, **SIZES) as store:
         bodies: list[Any] = [b"x"] * 9000

@@ -1,7 +1,7 @@
 """Goal: what a put refuses has one class of error and one reason, whichever way it was put, and has
 written nothing. Method: each way, with columns of the wrong kind, lengths beyond the limits, stores
-that are closed meanwhile, and what is no message at all. Single values of odd types are drawn by
-tests/faults/test_odd_puts.py."""
+that are closed meanwhile, and values that are not messages. tests/faults/test_odd_puts.py draws
+single values of odd types."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ def test_a_batch_says_why_it_is_refused(tmp_path: Path) -> None:
         low.shutdown()
 
 
-# ---- what is no message, and a store in no state for it ---------------------------------------
+# ---- values that are not messages, and a store in no state for them ------------------------------
 
 
 def test_fields_of_a_message_are_exact(store: pyrocketstore.Store) -> None:

@@ -1,6 +1,6 @@
 """Goal: the room of a put comes back exactly once, however the put ends, and no callback of a user
 stops a thread of the store. Method: coroutines are closed, thrown into, interrupted and left by
-their event loop at each place where they wait; callbacks raise what is no Exception."""
+their event loop at each place where they wait; callbacks raise a BaseException."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ ENDS: dict[str, Callable[[Aput], None]] = {
 def test_a_put_that_ends_in_the_line(
     store: pyrocketstore.Store, gate: Gate, end: str, granted: bool
 ) -> None:
-    """While it waits, and after it was granted the room and before it went on."""
+    """While it waits, and after it was granted the room and before it resumed."""
 
     async def main() -> None:
         gate.close()
@@ -190,7 +190,7 @@ def bounded(tmp_path: Path) -> Iterator[pyrocketstore.Store]:
 
 
 def fill(store: pyrocketstore.Store) -> None:
-    """What other threads put, so that nobody has room."""
+    """Bytes that other threads put, so that nobody has room."""
     low = store.message_store
     while not low.async_puts.is_behind():
         low.put_message(MessageExtBrokerInner("other", bytes(500), 0))
@@ -202,7 +202,7 @@ def make_room(store: pyrocketstore.Store) -> None:
 
 
 def test_a_call_comes_behind_one_that_was_granted_room(store: pyrocketstore.Store) -> None:
-    """It finds room, but the call before it was woken and has not gone on yet."""
+    """It finds room, but the call before it was woken and has not resumed yet."""
     puts = store.message_store.async_puts
 
     async def main() -> list[int]:

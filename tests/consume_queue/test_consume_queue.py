@@ -330,7 +330,7 @@ def test_a_clean_reopen_writes_nothing(tmp_path):
     assert after == before
 
 
-def test_what_lies_behind_the_end_is_zeroed_before_it_is_reached(tmp_path):
+def test_bytes_behind_the_end_are_zeroed_before_it_is_reached(tmp_path):
     queue = open_queue(tmp_path, file_size=20000)
     fill(queue, 3)
     poke(tmp_path, 4, pack([(77 * SIZE, SIZE, 1)] * 2), file_size=20000)

@@ -165,7 +165,7 @@ def test_a_clean_stop_is_proof_of_the_units_before_the_ends(
 def test_the_last_unit_of_a_queue_that_rests(
     stores: Callable[[str, bool], Path], tmp_path: Path, bit: int, killed: bool
 ) -> None:
-    """Its record lies before what recovery scans."""
+    """Its record is before the part that recovery scans."""
     base = stores("plain", True)
     count = counts(base, "plain")
     root = Path(shutil.copytree(base, tmp_path / "store"))

@@ -58,7 +58,7 @@ def path_of(root: Path, file: File) -> Path:
 
 
 def places_of(root: Path, key: Key) -> list[int]:
-    """What the files of a queue name; 0 where a file is gone."""
+    """The offsets that the files of a queue name; 0 where a file is gone."""
     found = []
     for number in range(-(-COUNTS[key] // UNITS)):
         path = path_of(root, (key, number))

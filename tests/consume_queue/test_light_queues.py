@@ -32,7 +32,7 @@ Places = Counter[tuple[str, int, int]]
 
 
 def places(root: Path, **settings: object) -> Places:
-    """What each queue of a store gives."""
+    """The messages of each queue of a store."""
     with pyrocketstore.open(root, read_only=True, **settings) as store:
         return Counter(
             (topic, queue_id, offset)

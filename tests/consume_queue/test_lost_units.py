@@ -152,7 +152,7 @@ pyrocketstore.open(sys.argv[1], **SIZES)
 @pytest.mark.parametrize("where", ["plan", "apply", "replay", "force"])
 @pytest.mark.parametrize("how", DAMAGES)
 def test_a_recovery_that_is_killed_is_made_again(path: Path, how: str, where: str) -> None:
-    """What it has taken away, and not yet given again, is not forgotten."""
+    """Units that it has removed, and not yet written again, are not forgotten."""
     damage(path, how)
     be_killed(path)
     script = f"SIZES = {SIZES!r}\n{KILL}"

@@ -1,6 +1,6 @@
 """Goal: any number of queues gets its units, however few files the system lets a process map.
-Method: the bound comes from an Env that lies about vm.max_map_count, or mmap fails; then the units
-of every queue are compared with what was put."""
+Method: an Env reports another vm.max_map_count, or mmap fails; then the units of every queue are
+compared with what was put."""
 
 from __future__ import annotations
 

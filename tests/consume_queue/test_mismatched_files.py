@@ -157,7 +157,7 @@ def test_an_ext_file_is_restored_from_the_log(
 
 
 def test_offsets_of_a_queue_that_the_log_has_lost_are_kept(tmp_path: Path) -> None:
-    """All its messages have expired: only its files know where it goes on."""
+    """All its messages have expired: only its files know where it continues."""
     path = tmp_path / "store"
     with pyrocketstore.open(path, **SETTINGS) as store:
         for _ in range(30):

@@ -88,7 +88,7 @@ NAME = "config/consumerFilter.json"
 
 
 class Clock(Env):
-    """A clock that stands still until the test moves it."""
+    """A clock that does not move until the test moves it."""
 
     ms = 1795849534208
 

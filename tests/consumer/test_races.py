@@ -372,10 +372,10 @@ def test_a_topic_that_is_dropped_and_made_again(
                 warnings.simplefilter("always")
                 assert numbers(consumer, 2) == new
                 assert numbers(later) == new
-            told = [str(each.message) for each in caught if "made again" in str(each.message)]
-            assert [text.partition(":")[0] for text in told] == ["t/0"] * len(told)
-            assert "group g" in told[0]
-            assert len(told) <= 2
+            texts = [str(each.message) for each in caught if "made again" in str(each.message)]
+            assert [text.partition(":")[0] for text in texts] == ["t/0"] * len(texts)
+            assert "group g" in texts[0]
+            assert len(texts) <= 2
 
 
 def test_first_consumers_of_two_threads_share_groups_and_positions(
@@ -477,9 +477,11 @@ def test_a_topic_is_made_again_after_a_call_that_found_it_removed(
         else:
             assert not getattr(consumer, call)()
         put(store, 3, first=100)
-        with pytest.warns(StoreWarning, match="does not continue at position 5 of group g") as told:
+        with pytest.warns(
+            StoreWarning, match="does not continue at position 5 of group g"
+        ) as warned:
             assert numbers(consumer) == [100, 101, 102]
-        assert len(told) == 1
+        assert len(warned) == 1
 
 
 @pytest.mark.parametrize("count", [5, 50])

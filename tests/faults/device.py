@@ -584,7 +584,7 @@ class Device:
         for start, (file, length) in self._maps.items():
             if start <= address < start + length:
                 return file, address - start
-        raise ValueError("msync of memory that is no file's")
+        raise ValueError("msync of memory that is not a file's")
 
     def _fsync(self, original: Callable[..., int], fd: int) -> int:
         result = original(fd)

@@ -33,7 +33,7 @@ SOAK = int(os.environ.get("ROCKETSTORE_SOAK_API", "0"))
 BLOCKS = SOAK or 2
 #: Number of concurrent modules, and time limit of one block (s).
 PROCESSES, BLOCK_LIMIT_S = os.cpu_count() or 1, 60
-#: Two threads in one object may deadlock, as with any lock: this ends a child and is no failure.
+#: Two threads in one object may deadlock, as with any lock: this ends a child and is not a failure.
 MAX_FAILURES = 5
 
 pytestmark = [pytest.mark.bad_input, pytest.mark.timeout(max(300, SOAK * 60))]
@@ -166,7 +166,7 @@ for module in api_calls.module_names():
 
 
 def test_items_with_fields_are_refused() -> None:
-    """An array whose items have fields is no array of numbers; Cython's parser would crash."""
+    """An array whose items have fields is not an array of numbers; Cython's parser would crash."""
     child = subprocess.run(
         [sys.executable, "-c", ODD_ITEMS],
         capture_output=True,

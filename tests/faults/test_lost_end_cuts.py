@@ -28,7 +28,7 @@ QUIET: dict[str, Any] = {
 }
 LOG_SIZE = SETTINGS["mapped_file_size_commit_log"]
 COUNT, IMAGES = 400, 2
-TOLD = ("these messages are missing", "though valid records follow")
+REPORTS = ("these messages are missing", "though valid records follow")
 Kept = dict[int, bytes]
 
 
@@ -99,9 +99,9 @@ def test_no_end_of_an_opening_hides_a_loss(
     device = Device(root, SEED, captures_max=400)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        device.promises = lambda: {"told": is_told(caught)}
+        device.promises = lambda: {"reported": is_reported(caught)}
         store = open_store(root, QUIET, device)
-    assert is_told(caught)
+    assert is_reported(caught)
     store.close()
     device.moment("end")
     captures = device.take_captures()
@@ -109,8 +109,8 @@ def test_no_end_of_an_opening_hides_a_loss(
     examine_images(captures, tmp_path, IMAGES, lambda m, path, _: examine(m, path, kept))
 
 
-def is_told(caught: list[warnings.WarningMessage]) -> bool:
-    return any(text in str(one.message) for one in caught for text in TOLD)
+def is_reported(caught: list[warnings.WarningMessage]) -> bool:
+    return any(text in str(one.message) for one in caught for text in REPORTS)
 
 
 def examine(moment: Captured, path: Path, kept: Kept) -> None:
@@ -118,7 +118,7 @@ def examine(moment: Captured, path: Path, kept: Kept) -> None:
         warnings.simplefilter("always")
         store = open_store(path, QUIET, None)
     with store:
-        assert is_told(caught) or moment.promised["told"], [str(one.message) for one in caught]
+        assert is_reported(caught) or moment.promised["reported"], caught
         assert store.verify().ok
     held = [
         (int(file.name), file.read_bytes())
@@ -133,4 +133,4 @@ def examine(moment: Captured, path: Path, kept: Kept) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         open_store(path, QUIET, None).close()
-    assert not is_told(caught)
+    assert not is_reported(caught)

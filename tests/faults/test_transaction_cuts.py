@@ -37,7 +37,7 @@ QUIET: dict[str, Any] = {
 }
 IMAGES = 2
 DISCARDED = "TRANS_CHECK_MAX_TIME_TOPIC"
-#: What must be true of a transaction after a crash: which ends are possible.
+#: The possible ends of a transaction after a crash.
 Ends = dict[str, frozenset[str]]
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")

@@ -252,7 +252,7 @@ else:
 
 @pytest.mark.parametrize("paths", ["{0}/log", "{0}/one,{0}/log", "{0}/a/commitlog"])
 def test_another_process_cannot_share_a_log(tmp_path: Path, paths: str) -> None:
-    """Also one whose log lies below the first store's root, and one directory of several."""
+    """Also one whose log is below the first store's root, and one directory of several."""
     text = paths.format(tmp_path)
     given = {} if "/a/" in text else {"store_path_commit_log": text}
     for path in text.split(","):

@@ -198,7 +198,7 @@ def test_a_full_device_does_not_kill(tmp_path):
 
 @pytest.mark.parametrize("start", [0, 1, 4095, 5000])
 def test_a_file_system_without_fallocate(env, path, start):
-    """What is there already stays, and every page is written before it is stored to."""
+    """Existing bytes stay, and every page is written before it is stored to."""
     content = random.Random(start).randbytes(start)
     with open(path, "wb") as raw:
         raw.write(content)
@@ -237,7 +237,7 @@ def test_a_file_system_without_fallocate(env, path, start):
 
 
 def test_allocating_without_fallocate_never_undoes_a_store(env, path):
-    """Bytes are written back over themselves ahead of a writer that goes on meanwhile."""
+    """Bytes are written back over themselves ahead of a writer that continues meanwhile."""
     file = MappedFile(env, path, SIZE, create=True, confirm_step=4096)
     want = b"first"
 

@@ -469,7 +469,7 @@ def test_the_next_file_is_made_ahead(env, root, service):
     assert queue.check_self()
     assert service.shutdown()
     assert numbers(root) == [0, S, 2 * S], "a file made and not used is deleted"
-    append(queue, b"x" * (2 * S))  # without the thread it goes on by itself
+    append(queue, b"x" * (2 * S))  # without the thread it continues by itself
     assert queue.get_max_offset() == 4 * S + 10
 
 
@@ -635,7 +635,7 @@ def test_warming_up_a_large_file(env, root, zero_fill):
         assert [args[1] for args in calls["munlock"]] == [size]
 
 
-def test_a_file_that_was_left_is_unlocked_and_a_refusal_is_told_once(
+def test_a_file_that_was_left_is_unlocked_and_a_refusal_is_logged_once(
     env, root, service, monkeypatch, caplog
 ):
     monkeypatch.setattr("pyrocketstore.files.allocate_mapped_file_service.UNLOCK_AFTER_MS", 20)

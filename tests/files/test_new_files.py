@@ -150,7 +150,7 @@ def test_fill_ahead_writes_zeros_to_what_is_allocated(env, path):
     with watched(env, "pwrite") as written:
         file.fill_ahead(1 << 20)
     assert written == []
-    file.set_positions(100)  # what lies behind the cut may be punched out
+    file.set_positions(100)  # bytes behind the cut may be punched out
     file.zero_tail(100)
     assert file.confirmed == 100
     with watched(env, "fallocate") as allocated:
@@ -204,7 +204,7 @@ def test_what_is_filled_ahead_is_mapped(env, path, at_once):
 
 
 def test_fill_ahead_follows_a_writer(env, path):
-    """Goal: while it is signalled, a helper goes on; else it comes back."""
+    """Goal: while it is signalled, a helper continues; else it returns."""
     size = 1 << 22
     event = Event()
     file = MappedFile(env, path, size, create=True, confirm_step=1 << 20, zero_fill="folios")

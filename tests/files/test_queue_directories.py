@@ -95,8 +95,8 @@ def test_an_odd_name_does_not_keep_a_store_from_opening(
         caplog.clear()
         judged(root, name, is_directory, settings)
         wrong = path if kind != "topic-not-utf8" else os.path.dirname(path)
-        told = [line for line in caplog.messages if printable(wrong) in line]
-        assert bool(told) == (kind in ODD), caplog.text
+        logged = [line for line in caplog.messages if printable(wrong) in line]
+        assert bool(logged) == (kind in ODD), caplog.text
         assert all(line.isprintable() for line in caplog.messages)
     with StoreSnapshot(StorePlace("b", str(root)), None, "fail"):
         pass
@@ -118,7 +118,7 @@ def test_no_put_is_taken_for_a_queue_that_can_have_no_directory(root: Path, name
                 call(store)
             assert refused.value.path == path
         assert store.message_store.get_max_phy_offset() == end
-        store.put("T", b"other queues go on", queue_id=1)
+        store.put("T", b"other queues continue", queue_id=1)
         os.unlink(path)
         store.put(topic, b"x", queue_id=queue_id)
         store.wait_dispatched()

@@ -74,7 +74,7 @@ def test_buffers_are_lent_and_come_back(caplog: pytest.LogCaptureFixture) -> Non
     assert pool.available_buffer_nums() == 0
 
 
-def test_memory_that_cannot_be_locked_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_memory_that_cannot_be_locked_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     env = Env()
     with failing(env, "mlock", errno.ENOMEM) as calls:
         pool = TransientStorePool(env, 3, S)
@@ -103,7 +103,7 @@ def test_only_an_empty_file_takes_a_buffer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_queue_with_buffers_is_a_bytearray(tmp_path: Path, seed: int) -> None:
-    """What was appended, and how much of it readers see, against a bytearray and three numbers."""
+    """The appended bytes, and those that readers see, against a bytearray and three numbers."""
     rng = random.Random(seed)
     env = Env()
     size = 16384
@@ -365,7 +365,7 @@ def test_a_recovered_file_is_written_directly(tmp_path: Path) -> None:
 
 
 def test_the_checkpoint_has_the_time_of_what_was_forced(tmp_path: Path) -> None:
-    """Not of what lies in a buffer: recovery would begin behind it."""
+    """Not of records in a buffer: recovery would begin behind it."""
     clock = [1_700_000_000_000]
     env = Env()
     with broken(env, "now_ms", lambda original: clock[0]):

@@ -103,7 +103,7 @@ def test_a_run_that_fails_is_undone(tmp_path: Path, number: int) -> None:
         assert caught.value.status is PutMessageStatus.UNKNOWN_ERROR
         assert caught.value.count == 0 and calls[0] == number
         assert store.message_store.get_max_phy_offset() == 0
-        # A record of the same length: what lay behind the first one would go on after it.
+        # A record of the same length: the bytes behind the first one would continue it.
         assert store.put("t", bodies[0]).phy_offset == 0
         log = (tmp_path / "commitlog" / f"{0:020d}").read_bytes()
         assert not log[store.message_store.get_max_phy_offset() :].strip(b"\0")

@@ -186,7 +186,7 @@ def test_refused_texts(text: str, position: int, reason: str) -> None:
 def test_the_rest_of_a_text_is_ignored_with_a_warning(
     text: str, names: tuple[str, ...], ignored: str
 ) -> None:
-    with pytest.warns(StoreWarning, match="is no part of the filter: 4.9.3 ignores it"):
+    with pytest.warns(StoreWarning, match="does not belong to the filter: 4.9.3 ignores it"):
         one = Sql92Filter(text)
     assert (one.text, one.names, one.ignored) == (text, names, ignored)
 
@@ -333,7 +333,7 @@ def test_precedence() -> None:
 
 
 def test_not_binds_to_one_operand() -> None:
-    assert value("NOT t = FALSE", {"t": "true"}) is False  # (NOT t) = FALSE: t is no boolean
+    assert value("NOT t = FALSE", {"t": "true"}) is False  # (NOT t) = FALSE: t is not a boolean
     assert value("NOT (t = FALSE)", {"t": "true"}) is True
 
 

@@ -181,7 +181,7 @@ async def suspends(put: Coroutine[Any, Any, Any]) -> bool:
 
 
 def test_a_lone_task_flushes_at_once(tmp_path: Path) -> None:
-    """Method: a clock that stands still until the test moves it, for the time between yields; and
+    """Method: a clock that does not move until the test moves it, for the time between yields; and
     a device whose flushes count as quick from then on, however busy this machine is."""
     env, threads = Env(), Threads()
 
@@ -568,7 +568,7 @@ def test_who_makes_room_sleeps_while_others_have_it() -> None:
 
 
 def test_room_that_was_given_is_not_lost() -> None:
-    """Who got room and is cancelled before it goes on, or whose loop is closed, gives it back."""
+    """A put returns its room if it is cancelled before it resumes, or if its loop is closed."""
     config = MessageStoreConfig(flush_disk_type="SYNC_FLUSH", max_outstanding_puts=1)
     puts = AsyncPuts(config, lambda: 0, lambda: 0, time.monotonic_ns, lambda results: None)
     first, lost, last = puts.room(1), puts.room(3), puts.room(4)

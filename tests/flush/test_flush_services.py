@@ -35,7 +35,7 @@ def first_pass_over(store: pyrocketstore.Store) -> None:
     """The first pass of the thread is a thorough one, as in 4.9.3."""
     service = store.message_store.services.flush_service
     assert isinstance(service, FlushRealTimeService)
-    wait_until(lambda: service._last_thorough_ms > 0, "the first pass is no thorough one")
+    wait_until(lambda: service._last_thorough_ms > 0, "the first pass is not a thorough one")
     time.sleep(0.05)
     store.put("t", b"first")
     assert store.message_store.flush() > 0
@@ -144,7 +144,7 @@ def test_queues_are_forced_by_pages_and_now_and_then_thoroughly(tmp_path: Path) 
 
 
 def test_the_time_of_the_queues_is_read_before_they_are_forced(tmp_path: Path) -> None:
-    """What is dispatched while they are being forced may have come too late."""
+    """Records that are dispatched during the flush may have come too late."""
     checkpoint = StoreCheckpoint(Env(), str(tmp_path / "checkpoint"))
     dispatched = [1000]
     queue = Queue()

@@ -304,7 +304,7 @@ def test_tail_count(tmp_path):
 
 
 def test_selecting_while_one_puts(tmp_path):
-    """What a reader sees are whole entries, newest first."""
+    """A reader sees whole entries, newest first."""
     count = 20_000
     index = IndexFile(Env(), str(tmp_path / "1"), 3, count + 1, create=True)
     failures: list[str] = []
@@ -429,7 +429,7 @@ def test_an_impossible_geometry(geometry, tmp_path):
 
 
 def test_a_full_device(tmp_path):
-    """Nothing is put then, and all goes on once there is room."""
+    """Nothing is put then; puts continue once there is room."""
     path, env = tmp_path / "1", Env()
     index = IndexFile(env, str(path), 5, 50, create=True)
     with failing(env, "fallocate", errno.ENOSPC):
@@ -635,7 +635,7 @@ def test_a_slot_that_names_nothing(slot, tmp_path):
 @example([(0, 2**31 - 1), (1, -1)], [(1, 64, 0, 2**63 - 1)])
 @example([(8, 2**31 - 1)], [])
 def test_damaged_words(tmp_path_factory, words, windows):
-    """Any words of the file are others; puts go on as 4.9.3's would."""
+    """Any words of the file are others; puts continue as 4.9.3's would."""
     path = tmp_path_factory.mktemp("i") / "1"
     data = bytearray(made(path, 3, 9, [(n % 4, n * 10, TIME + n * 700) for n in range(6)]).data)
     for at, value in words:
@@ -697,7 +697,7 @@ def test_a_file_that_shrinks_while_it_is_open(mode, tmp_path):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_longer_file_is_read_by_its_first_bytes(mode, tmp_path):
-    """As 4.9.3 does; what lies behind stays as it is."""
+    """As 4.9.3 does; bytes behind it stay as they are."""
     path = tmp_path / "1"
     model = made(path, 7, 6, [(1, 9, TIME)])
     path.write_bytes(model.data + b"behind")

@@ -125,7 +125,7 @@ def test_zeros_ahead_cover_nothing(tmp_path, pwrite):
 
 
 def test_a_file_that_was_there_is_not_filled(tmp_path):
-    """Not even where its maker is told to create it: what it holds stays."""
+    """An existing file is kept, also if its maker is asked to create it."""
     rows = long_rows(0, 120_000)
     for count, (first, last) in enumerate(((0, 60_000), (60_000, 60_001), (60_001, 120_000))):
         env = Env()

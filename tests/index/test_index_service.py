@@ -40,7 +40,7 @@ FILE_SIZE = index_file_size(SLOTS, ENTRIES)
 
 
 class ClockEnv(Env):
-    """Time stands still unless the test moves it."""
+    """Time does not pass unless the test moves it."""
 
     def __init__(self) -> None:
         self.now = TIME
@@ -77,7 +77,7 @@ class Place:
         return service
 
     def close(self) -> None:
-        """End the threads of all services: they would go on in a later test."""
+        """End the threads of all services: they would run in a later test."""
         for service in self._opened:
             with contextlib.suppress(StoreError):
                 service.shutdown()
@@ -129,7 +129,7 @@ def entry_count(service: IndexService) -> int:
 
 
 def keys_of(request: DispatchRequest) -> list[str]:
-    """What 4.9.3 puts for a record, as "topic#key"."""
+    """The keys that 4.9.3 puts for a record, as "topic#key"."""
     keys = [] if request.uniq_key is None else [request.uniq_key]
     keys += [key for key in (request.keys or "").split(" ") if key]
     is_rollback = request.sys_flag & 0xC == 0xC
@@ -326,7 +326,7 @@ def test_a_key_that_a_record_has_twice_stays_twice(place):
 
 
 def test_load_skips(place):
-    """What has no numeric name, and directories, hide nothing and are left in place."""
+    """Files without a numeric name, and directories, hide nothing and are left in place."""
     place.write("20240101000000001", [("T#a", 100, TIME)])
     place.write("20240101000000003", [("T#a", 300, TIME + 1)])
     strays = ["20240101000000002", "sub"]
@@ -564,7 +564,7 @@ def test_a_count_beyond_the_file_contradicts_only_a_guess(place):
 @pytest.mark.parametrize("configured", [(300, 1000), (None, None)], ids=["given", "not given"])
 @pytest.mark.parametrize("seed", range(20))
 def test_garbage_over_an_index_file_locks_nothing_out(seed, configured, place):
-    """It is no valid index of any geometry: it is set aside, and left out when reading."""
+    """The file is not a valid index of any geometry: it is set aside, and left out when reading."""
     slots, entries = (300, 1000) if configured[0] else (300, 1200)  # 1:4 is what one assumes
     path = place.write("2", many_keys(60), geometry=(slots, entries))
     random_bytes = random.Random(seed)
@@ -834,7 +834,7 @@ def test_files_behind_a_cut_are_dropped(place):
 
 
 def test_the_thread_that_forces_dies(place, monkeypatch, caplog):
-    """It is told, `flush` does its work, and the next full file starts it again."""
+    """The failure is reported, `flush` does the work, and the next full file starts a thread."""
     service = place.open()
     force = FlushIndexFileThread._flush
     dies = [True]

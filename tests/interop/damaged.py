@@ -278,7 +278,7 @@ def _check_extra_hits(want: Line, have: Line, ours: Answer, log: Log, index: Ind
     for hit, count in Counter(offsets).items():
         if count <= theirs[hit]:
             continue
-        assert hit < ours.end and log.is_record(hit), f"{hit} is no record: {have}"
+        assert hit < ours.end and log.is_record(hit), f"{hit} is not a record: {have}"
         held = sum(index_hash(*key) == asked for key in oracle.index_keys(log.record(hit)))
         if held < count:  # the record may be damaged: an entry of the index proves the key too
             held = index.entries().count((asked, hit))

@@ -1,5 +1,5 @@
 """Goal: where the message at byte 0 of the log has expired, `DefaultMessageStore.get_message`
-returns the slice that 4.9.3 returns, which is no record; `Store` returns no message.
+returns the slice that 4.9.3 returns, which is not a record; `Store` returns no message.
 Method: the first log file is deleted while the queue still names it; both read copies of the store.
 """
 

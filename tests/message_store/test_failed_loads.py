@@ -242,7 +242,7 @@ def test_the_second_close_touches_nothing_of_the_next_owner(tmp_path: Path, call
 def test_a_close_that_fails_half_way_is_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """A second call does not go on with what the first left: the directory is another's by then."""
+    """A second call does not continue the first one: another process may own the directory."""
     store = pyrocketstore.open(tmp_path, **SIZES)
     store.put("T", b"x")
     part: Any = store.message_store

@@ -498,7 +498,7 @@ def test_hits_that_are_no_records_are_left_out(tmp_path: Path) -> None:
 
 
 def test_a_pull_goes_on_behind_units_that_were_never_written(tmp_path: Path) -> None:
-    """A hole in a queue, as a crash of the machine leaves it: what lies behind is still given."""
+    """A hole in a queue, as a power cut leaves it: messages behind it are still returned."""
     with Opened(tmp_path / "store") as store:
         for i in range(400):
             assert store.put_message(message(b"%d" % i)).status is PutMessageStatus.PUT_OK

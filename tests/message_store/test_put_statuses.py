@@ -33,7 +33,7 @@ from support.sizes import SIZES
 
 
 def outcomes(store: pyrocketstore.Store) -> set[tuple[PutMessageStatus, bool]]:
-    """What every way to put says, with whether it is stored; no way may hang."""
+    """The answers of all ways to put, with whether it is stored; no way may hang."""
     low = store.message_store
     found = set()
     one = MessageExtBrokerInner("t", b"low")
@@ -71,7 +71,7 @@ def test_flush_disk_timeout_when_the_device_hangs(tmp_path: Path, gate: Gate) ->
         unwaited = MessageExtBrokerInner("t", b"w", properties={"WAIT": "false"})
         assert store.message_store.put_message(unwaited).status is PutMessageStatus.PUT_OK
         gate.open()
-        assert store.put("t", b"goes on").status is PutMessageStatus.PUT_OK
+        assert store.put("t", b"continues").status is PutMessageStatus.PUT_OK
         end = store.message_store.get_max_phy_offset()
         assert store.message_store.services.log_flush.flushed_where == end
         assert store.max_offset("t") == 15
@@ -121,7 +121,7 @@ def test_a_put_that_does_not_wait_is_forced_all_the_same(tmp_path: Path) -> None
 
 
 def test_the_serving_thread_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits for it is told at once, and no put is taken any more."""
+    """Waiting puts get the status at once, and every further put is refused."""
     with unclean(pyrocketstore.open(tmp_path, flush_disk_type="SYNC_FLUSH", **SIZES)) as store:
         low = store.message_store
         service = low.services.flush_service
@@ -174,7 +174,7 @@ def test_os_pagecache_busy_when_the_lock_is_held_for_long(tmp_path: Path, gate: 
             gate.open()
             assert holder.result(WAIT_S).status is PutMessageStatus.PUT_OK
         assert not low.is_os_page_cache_busy()
-        assert store.put("t", b"goes on").queue_offset == 2
+        assert store.put("t", b"continues").queue_offset == 2
         assert store.verify().ok
 
 
@@ -197,7 +197,7 @@ def test_create_mapedfile_failed(tmp_path: Path) -> None:
             assert isinstance(result.error, pyrocketstore.StoreIOError)
             assert outcomes(store) == {(PutMessageStatus.CREATE_MAPEDFILE_FAILED, False)}
         stored = statuses.count(PutMessageStatus.PUT_OK)
-        assert store.put("t", b"goes on").queue_offset == 3 + stored
+        assert store.put("t", b"continues").queue_offset == 3 + stored
         assert service.last_error is None
         assert store.verify().ok
 

@@ -41,7 +41,7 @@ from support.sizes import SYNC_SIZES
 
 ASYNC_SIZES: dict[str, Any] = {**SYNC_SIZES, "flush_disk_type": "ASYNC_FLUSH"}
 
-#: What 4.9.3 answered in the second second of an empty store.
+#: The answers of 4.9.3 in the second second of an empty store.
 EMPTY_INFO = {
     "bootTimestamp": r"\d+",
     "commitLogDiskRatio": r"\d\.\d+",

@@ -28,7 +28,7 @@ from pyrocketstore.system.threads import JoinableThread
 from support.gates import WAIT_S, unclean, wait_until
 from support.sizes import SYNC_SIZES, TINY_SIZES
 
-#: What each thread calls again and again, and what it is woken by.
+#: The function that each thread calls again and again, and the event that wakes it.
 STEPS = {
     "AllocateMappedFileService": "wait_for_running",
     "ReputMessageService": "do_reput",

@@ -212,7 +212,7 @@ def test_numbers_as_keys_are_read(path: Path) -> None:
 @pytest.mark.parametrize(
     "value", ["[" * 99_999, "[" * 400 + "]" * 400, '{"a":' * 60 + "1" + "}" * 60]
 )
-def test_a_file_of_too_many_levels_is_told(path: Path, value: str) -> None:
+def test_a_file_of_too_many_levels_is_reported(path: Path, value: str) -> None:
     """Python's parser, and what prints it again, would run out of stack."""
     path.parent.mkdir()
     path.write_text('{"topicConfigTable":{"orders":{"other":' + value + "}}}")
@@ -319,7 +319,7 @@ def test_topics_json_names_queues_of_an_earlier_life(tmp_path: Path) -> None:
 
 
 def test_a_close_waits_for_a_write(tmp_path: Path) -> None:
-    """Ctrl-C in a flush leaves the write of topics.json to its thread; that must not go on under
+    """Ctrl-C in a flush leaves the write of topics.json to its thread; that must not continue under
     the next owner of the directory, whose topics it would remove."""
     env, gate = Env(), Gate()
     store = pyrocketstore.open(tmp_path, env=env, **SIZES)
@@ -453,8 +453,8 @@ def test_a_damaged_file_keeps_the_mark_of_a_crash(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE, errno.EACCES])
 def test_a_write_that_fails_for_a_while(tmp_path: Path, code: int) -> None:
-    """Goal: no topic is lost silently, and the store goes on. The checkpoint waits, a flush raises,
-    and new topics are refused until the file can be written."""
+    """Goal: no topic is lost silently, and the store continues. The checkpoint waits, a flush
+    raises, and new topics are refused until the file can be written."""
     env = Env()
     with pyrocketstore.open(tmp_path, env=env, **QUIET) as store:
         store.put("a", b"x")

@@ -54,7 +54,7 @@ def smoke(tmp_path: Path, names: str, *words: str) -> tuple[str, dict[str, Any]]
 
 @pytest.fixture
 def module(monkeypatch):
-    """A module of bench/, which is no package."""
+    """A module of bench/, which is not a package."""
     monkeypatch.syspath_prepend(str(BENCH))
     loaded: list[str] = []
 
@@ -602,7 +602,7 @@ def test_ratios_of_latencies_are_of_pairs(module, group):
     assert f"- *4.9.3, reentrant lock* ÷ *put* (pairs): {beside}" in text
 
 
-def test_the_page_tells_what_does_not_fit_into_memory(module, group):
+def test_the_page_names_what_does_not_fit_into_memory(module, group):
     report = module("report")
     record = module("record").Record({"1": {"dirty limit": "4.0 GiB", "memory": "24 GiB"}}, {})
     group |= {"run": "1", "axis": "messages", "at": 1, "note": "a note"}
@@ -673,7 +673,7 @@ def test_the_plots_name_every_row(module, group, tmp_path):
     assert "queues" in (tmp_path / "curves.svg").read_text(encoding="utf-8")
 
 
-def test_the_page_shows_the_record_that_lies_beside_it(module):
+def test_the_page_shows_the_record_beside_it(module):
     record = module("record").Record.read(ROOT / "docs")
     page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     for name, group in record.groups.items():

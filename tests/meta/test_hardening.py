@@ -102,7 +102,7 @@ def test_calls_whose_bounds_are_known_are_checked(modules: dict[str, Elf]) -> No
     assert checked
 
 
-def test_the_reader_tells_a_hardened_file_from_another() -> None:
+def test_the_reader_recognizes_a_hardened_file() -> None:
     """One symbol, no RELRO, lazy binding: the parts that the tests above look for are absent."""
     names = b"\0strlen\0"
     table = struct.pack("<24x") + struct.pack("<IBBHQQ", 1, 0x12, 0, 0, 0, 0)

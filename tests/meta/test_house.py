@@ -1,4 +1,5 @@
-"""Goal: the rules of ARCHITECTURE.md hold: arrows point down, pieces stay small, names are told.
+"""Goal: the rules of the house hold: imports point down, functions are short, public names have
+docstrings.
 Method: read the sources as text and as syntax trees; each rule is first shown to catch a breach."""
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ SPARK = """
     source lake jobs udf pipeline verify rebuild __init__
 """.split()
 
-#: What runs on executors of Spark, and the folders of the engine that it may import.
+#: Modules that run on executors of Spark, and the folders of the engine that it may import.
 EXECUTORS = """
     packages encodable_errors parse_errors local_paths fields options schemas task_types read
     lake.manifest lake.writer jobs.expected_entries jobs.rebuild_log jobs.verify_rows udf

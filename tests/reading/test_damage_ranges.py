@@ -91,7 +91,7 @@ def batches(store: pyrocketstore.Store, mode: str, max_count: int) -> tuple[list
             batch = store.read_batch("T", start=start, max_count=count, on_corrupt=mode)
         except DamagedMessageError as error:
             assert start <= error.start < error.stop <= start + count
-            stop = error.start  # what lies before it is given without an error
+            stop = error.start  # messages before it are returned without an error
             if error.start == start:
                 ranges.append((error.start, error.stop))
                 start, stop = error.stop, end
@@ -195,7 +195,7 @@ def test_ranges_over_random_damage(root: Path, seed: int) -> None:
 
 
 def test_a_file_that_goes_while_it_is_read(root: Path) -> None:
-    """What was looked up before is left out, and counted, piece by piece."""
+    """Messages that were looked up before are left out, and counted, chunk by chunk."""
     with pyrocketstore.open(root, read_only=True, **SETTINGS) as store:
         reader = store.read("T")
         given = [next(reader).queue_offset for _ in range(10)]

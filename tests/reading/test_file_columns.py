@@ -158,7 +158,7 @@ def damage(root: Path, tmp_path: Path, position: int) -> Path:
     return copy
 
 
-def test_damage_is_told_with_its_place(
+def test_damage_is_reported_with_its_position(
     root: Path, env: Env, places: tuple[Any, Any], tmp_path: Path
 ) -> None:
     at = int(places[0][1200])
@@ -201,14 +201,14 @@ def test_places_that_hold_no_such_record(
     assert caught.value.position == phy_offsets[row]
 
 
-def test_the_first_of_damaged_records_is_told(
+def test_the_first_of_damaged_records_is_reported(
     root: Path, env: Env, places: tuple[Any, Any], tmp_path: Path
 ) -> None:
-    """Random damage in random rows; _columns.check_records says which are sound."""
+    """Random damage in random rows; _columns.check_records says which are valid."""
     rng = random.Random(20261122)
     file = opened(damage(root, tmp_path, 0), env)
     data = bytearray((root / "commitlog" / f"{0:020d}").read_bytes())
-    told = 0
+    failures = 0
     for _ in range(60):
         rows = sorted(rng.sample(range(COUNT), rng.choice([1, 5, 60])))
         phy_offsets, sizes = places[0][rows], places[1][rows]
@@ -223,7 +223,7 @@ def test_the_first_of_damaged_records_is_told(
             data, phy_offsets, sizes.clip(0), phy_offsets=phy_offsets, check_crc=True
         )
         if status.any():
-            told += 1
+            failures += 1
             with pytest.raises(StoreCorruptionError) as caught:
                 decode_file_records(file, phy_offsets, sizes, PLAIN, check_crc=True)
             assert caught.value.position == phy_offsets[np.flatnonzero(status)[0]]
@@ -232,7 +232,7 @@ def test_the_first_of_damaged_records_is_told(
             want = decode_records(data, phy_offsets, sizes, PLAIN)
             assert lists(columns) == lists(want)
         data[at] = before
-    assert 20 < told < 60
+    assert 20 < failures < 60
 
 
 def test_a_file_that_is_cut_or_gone(

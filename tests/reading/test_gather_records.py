@@ -77,7 +77,7 @@ def test_bytes_are_where_it_says(path: Path, file: MappedFile, seed: int) -> Non
     assert packed.tobytes() == b"".join(want)
 
 
-def test_what_lies_between_is_read_with_them(file: MappedFile) -> None:
+def test_bytes_between_are_read_with_them(file: MappedFile) -> None:
     places, sizes = np.array([BASE, BASE + 110], np.int64), np.array([100, 100], np.int32)
     positions = np.zeros(2, np.int64)
     for room, want in ((210, [0, 110]), (209, [0, 100])):

@@ -249,14 +249,14 @@ def test_malformed_keys_are_read_as_java_reads_them(
         assert put.phy_offset in store.query_many("T", [reads_as]).phy_offset.tolist()
 
 
-def lies_are_told(max_num: int) -> AbstractContextManager[object]:
+def warns_of_wrong_offsets(max_num: int) -> AbstractContextManager[object]:
     """Places inside of the log that hold no record; a few hits are found before any of them."""
     if max_num < 10:
         return nullcontext()
     return pytest.warns(pyrocketstore.StoreWarning, match="4 physical offsets at which")
 
 
-def test_an_index_that_lies(path: Path):
+def test_an_index_with_wrong_offsets(path: Path):
     """Places that are no records, named twice, out of order, or another message's: all passed."""
     log = log_of(path)
     with pyrocketstore.open(path, **SETTINGS) as store:
@@ -265,17 +265,17 @@ def test_an_index_that_lies(path: Path):
         assert len(places) > 5
         end = store.message_store.get_max_phy_offset()
         hashed = key_hash_of("T", "gemeinsam")
-        lies = [-1, -(2**63), 2**63 - 1, end, end - 1, end - 4, end - 91, places[0] + 1, 3]
-        lies += [place for place in log if place not in places][:30]
+        wrong = [-1, -(2**63), 2**63 - 1, end, end - 1, end - 4, end - 91, places[0] + 1, 3]
+        wrong += [place for place in log if place not in places][:30]
         for max_num in (1, 2, 10_000):
-            for phy_offset in [*lies, *places[:2], *reversed(places), places[3], *lies, *places]:
+            for phy_offset in [*wrong, *places[:2], *reversed(places), places[3], *wrong, *places]:
                 file = service.get_and_create_last_index_file()
                 assert file.put_hash(hashed, phy_offset, 1)
             assert len(service.files) > 3
-            with lies_are_told(max_num):
+            with warns_of_wrong_offsets(max_num):
                 found = [m.phy_offset for m in store.query("T", "gemeinsam", max_num=max_num)]
             assert found == places[-max_num:]
-            with lies_are_told(max_num):
+            with warns_of_wrong_offsets(max_num):
                 many = store.query_many("T", ["gemeinsam"] * 3, max_num=max_num)
             assert many.phy_offset.tolist() == 3 * places[-max_num:]
         assert expected(log, "T", "k1") == [m.phy_offset for m in store.query("T", "k1")]
@@ -388,7 +388,7 @@ def test_without_files_there_are_no_hits(tmp_path: Path):
 
 @pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")
 def test_an_index_file_that_is_deleted_before_its_records(path: Path) -> None:
-    """A header that names no record of the log is no proof that its records expired.
+    """A header that names no record of the log does not prove that its records expired.
 
     The log has older files: a search without this index file would be silently incomplete.
     """
@@ -460,7 +460,7 @@ def test_a_deleted_log_file_is_missed_by_the_next_call(path: Path) -> None:
 def test_the_first_read_of_a_record_has_the_size_of_earlier_ones(
     tmp_path: Path, size: int, reads_each: int
 ) -> None:
-    """Where 8 KiB are enough: else the header tells the size first."""
+    """8 KiB suffice; else the header is read first, for the size."""
     with pyrocketstore.open(tmp_path) as store:
         offsets = [store.put("T", b"x" * size, keys=f"k{i}").phy_offset for i in range(12)]
     env = Env()

@@ -379,13 +379,13 @@ def test_a_store_whose_owner_has_deleted_all_that_was_known(root: Path, mode: st
         assert store.min_offset("T") == store.max_offset("T") == COUNT
         store.refresh()
         assert [m.phy_offset for m in store.read("T", 0)] == [p for p in later if p >= begin]
-        told = [0]
-        while told[-1] < store.min_offset("T"):
+        accounted = [0]
+        while accounted[-1] < store.min_offset("T"):
             try:
-                told.append(next(followed).queue_offset)
+                accounted.append(next(followed).queue_offset)
             except MessagesRemovedError as error:
-                told.extend(range(error.start, error.stop))
-        assert (told, followed.skipped.count) == (list(range(len(told))), 0)
+                accounted.extend(range(error.start, error.stop))
+        assert (accounted, followed.skipped.count) == (list(range(len(accounted))), 0)
 
 
 def test_a_wrong_crc_is_damage_where_it_is_asked_for(
@@ -550,7 +550,7 @@ def test_words_that_on_corrupt_does_not_know(root: Path, word: Any) -> None:
 
 
 def test_tags_of_ext_units_are_read_without_the_setting(tmp_path: Path) -> None:
-    """An ext address is no hash of a tag: the record decides, as with lost ext files."""
+    """An ext address is not a hash of a tag: the record decides, as with lost ext files."""
     ext = {"enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": 1 << 12}
     fill(tmp_path / "store", **ext)
     expected = [body("T", i) for i in range(0, COUNT, 2)]

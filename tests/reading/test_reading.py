@@ -113,7 +113,7 @@ def test_what_is_read_is_what_the_oracle_decodes(path: Path, read_only: bool):
     assert sorted(m.phy_offset for m in seen) == sorted(expected)
     for message in seen:
         check_like_oracle(message, expected[message.phy_offset])
-        # The same with the properties asked for first, and after a pickle's way.
+        # Also if the properties are read first, and after pickling.
         again = pickle.loads(pickle.dumps(message))
         assert again == message
         assert hash(again) == hash(message)
@@ -144,7 +144,7 @@ def oracle_tags(raw: bytes) -> str | None:
 
 
 @pytest.mark.parametrize("where", ["magic", "size", "offset", "body_length", "topic_length"])
-def test_what_lies_before_damage_is_given_first(path: Path, read_only: bool, where: str):
+def test_messages_before_damage_are_returned_first(path: Path, read_only: bool, where: str):
     with open_store(path, True) as store:
         places = [(m.phy_offset, m.stored_body) for m in store.read("T", 1)]
     damaged_at, body = places[60]
@@ -162,7 +162,7 @@ def test_what_lies_before_damage_is_given_first(path: Path, read_only: bool, whe
                 given.append(message.phy_offset)
         assert given == [phy_offset for phy_offset, _ in places[:60]]
         assert raised.value.position == damaged_at % size
-        # It goes on with the message after it.
+        # It continues with the message after it.
         assert [m.phy_offset for m in iterator] == [phy_offset for phy_offset, _ in places[61:]]
 
 

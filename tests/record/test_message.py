@@ -1,7 +1,7 @@
-"""Goal: one record, read and written, is what 4.9.3 reads and writes, and damaged bytes are told
-apart without a look past their end.
+"""Goal: one record, read and written, is what 4.9.3 reads and writes, and damaged bytes are
+recognized without a look past their end.
 Method: vectors of 4.9.3, and random records, cuts, flips and lengths against the oracle; what is
-read lies right before a page that cannot be read."""
+read is right before a page that cannot be read."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_a_capacity_is_never_exceeded(size: int) -> None:
         assert plain_text_of(None, None, properties, capacity=size - 1) is None
 
 
-#: What is left to Python, which refuses it or converts it.
+#: Values that are left to Python, which refuses or converts them.
 ODD: list[Any] = [
     *(("p", {name: "v"}) for name in sorted(RESERVED_NAMES)),
     ("p", {PROPERTY_INNER_MULTI_DISPATCH: "%LMQ%a"}),

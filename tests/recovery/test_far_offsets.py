@@ -62,7 +62,7 @@ def test_a_log_that_begins_far_from_0(
 
 @pytest.mark.parametrize("begin", BEGINS)
 def test_damage_far_from_0(tmp_path: Path, begin: int) -> None:
-    """What lies before it is there, what lies behind it is kept and named."""
+    """Records before it are found; those behind it are kept and named."""
     root = tmp_path / "store"
     fill_far(root, begin, COUNT)
     with pyrocketstore.open(root, read_only=True, **SIZES) as store:

@@ -102,7 +102,7 @@ def check(store: pyrocketstore.Store, left: dict[str, int]) -> None:
         assert reader.skipped.count == 0
 
 
-def check_store(root: Path, kind: str, left: dict[str, int], told: bool = True) -> None:
+def check_store(root: Path, kind: str, left: dict[str, int], is_reported: bool = True) -> None:
     """Read-only, for writing, and once more; new messages get the offsets that follow.
 
     The first opening for writing warns of the loss: the log has lost files, was closed, or a flush
@@ -111,7 +111,7 @@ def check_store(root: Path, kind: str, left: dict[str, int], told: bool = True) 
     before = snapshot(root)
     with pyrocketstore.open(root, read_only=True, **settings(kind)) as store:
         check(store, left)
-        assert not told or not store.verify().ok
+        assert not is_reported or not store.verify().ok
     assert snapshot(root) == before
     with pytest.warns(StoreWarning, match=MISSING):
         store = pyrocketstore.open(root, **settings(kind))
@@ -162,7 +162,7 @@ def test_queues_end_where_the_log_ends(
 
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("bit", [20, 40, 44, 46])
-def test_a_wrong_bit_is_told_from_a_lost_end(
+def test_a_wrong_bit_is_not_a_lost_end(
     stores: Callable[[str], tuple[Path, Places]], tmp_path: Path, bit: int, killed: bool
 ) -> None:
     """The last unit of `idle` names a place behind the log, as those of the other queues do."""
@@ -413,13 +413,13 @@ def test_random_ends(stores: Callable[[str], tuple[Path, Places]], tmp_path: Pat
                 file.seek(log_end % LOG_SIZE)
                 file.write(bytes(LOG_SIZE - log_end % LOG_SIZE))
         left = ends(known, log_end)
-        told = log_end % LOG_SIZE == 0
+        is_reported = log_end % LOG_SIZE == 0
         if rng.random() < 0.5 and kind == "plain":
             turn_bit(root, "idle", left["idle"] - 1, rng.randrange(1, 47))
         if rng.random() < 0.5:
             kill(root)
         try:
-            check_store(root, kind, left, told)
+            check_store(root, kind, left, is_reported)
         except BaseException as error:
             error.add_note(f"ROCKETSTORE_SEED={SEED}, store {number}")
             raise

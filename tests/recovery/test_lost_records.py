@@ -31,7 +31,7 @@ SETTINGS: dict[str, Any] = {
     "max_hash_slot_num": 50,
     "max_index_num": 2000,
 }
-#: T/0 and T/1 go on to the end of the log; the last messages of idle/0 lie in its third file.
+#: T/0 and T/1 continue to the end of the log; the last messages of idle/0 lie in its third file.
 COUNT, IDLE = 160, 50
 QUEUES = {("T", 0): COUNT, ("T", 1): COUNT, ("idle", 0): IDLE}
 #: Later files are scanned by each opening, and end the log where they are damaged.
@@ -270,7 +270,7 @@ def test_each_hole_in_the_list_of_log_files_is_warned_of_once(
     read_only: bool,
     killed: bool,
 ) -> None:
-    """Also of files that the opening does not scan; a first file that expired is no hole."""
+    """Also of files that the opening does not scan; a first file that expired is not a hole."""
     root = tmp_path / "store"
     fill(root, "plain", 0)
     files = sorted((root / "commitlog").iterdir())

@@ -179,7 +179,7 @@ def test_a_directory_of_5x_is_only_read(tmp_path: Path, mark: str) -> None:
 
 @pytest.mark.parametrize("bit", [0, 3, 7, 12, 20, 33, 62, 63, 64, 68, 127])
 def test_a_flipped_bit_of_the_checkpoint_refuses_no_opening(tmp_path: Path, bit: int) -> None:
-    """In the fields of 5.x: a byte of the log where no record begins or ends is no sign of it."""
+    """In the fields of 5.x: a byte of the log where no record begins or ends proves nothing."""
     fill(tmp_path)
     with (tmp_path / "checkpoint").open("r+b") as file:
         file.seek(24)
@@ -500,7 +500,7 @@ def test_a_node_of_another_name_is_refused(
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_queue_of_a_long_topic_tells_before_anything_is_written(
+def test_a_queue_of_a_long_topic_is_refused_before_anything_is_written(
     tmp_path: Path, killed: bool
 ) -> None:
     fill(tmp_path)

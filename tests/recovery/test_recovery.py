@@ -229,7 +229,7 @@ def test_valid_records_behind_damage_are_kept(filled: Path, tmp_path: Path) -> N
         assert content(store) == expect(11)
 
 
-def test_read_only_tells_of_damage_and_keeps_the_files(filled: Path, tmp_path: Path) -> None:
+def test_read_only_reports_damage_and_keeps_the_files(filled: Path, tmp_path: Path) -> None:
     path = copy(filled, tmp_path)
     halt(path)
     first = path / "commitlog" / ("0" * 20)
@@ -375,13 +375,13 @@ def test_topic_that_climbs_out_makes_no_directory(tmp_path: Path) -> None:
         assert store.message_store.get_max_phy_offset() == at + len(evil)
         assert "orders" in store.topics()
         assert all(".." not in topic for topic in store.topics())
-        store.put("orders", b"goes on")
+        store.put("orders", b"continues")
     assert not list(tmp_path.rglob("evil"))
 
 
 @pytest.mark.parametrize("count", [38, 39, 40, 41])
 def test_the_end_of_a_full_index_file_is_not_indexed_twice(tmp_path: Path, count: int) -> None:
-    """The record that fills an index file is met again when recovery goes on in the next one."""
+    """The record that fills an index file is met again when recovery continues in the next one."""
     sizes = {**SIZES, "max_hash_slot_num": 7, "max_index_num": 20}
     path = tmp_path / "store"
     with pyrocketstore.open(path, **sizes) as store:
@@ -468,7 +468,7 @@ def test_a_queue_that_names_the_record_has_its_first_file(
 
 @pytest.mark.parametrize("which", [0, 1, -1])
 def test_an_index_file_that_was_cut_is_built_again(tmp_path: Path, which: int) -> None:
-    """Goal: after a clean exit too, a damaged index file is no reason to refuse the store."""
+    """Goal: after a clean exit too, a damaged index file is not a reason to refuse the store."""
     sizes = {**SIZES, "max_hash_slot_num": 20, "max_index_num": 41}
     with pyrocketstore.open(tmp_path, **sizes) as store:
         for i in range(100):
@@ -556,7 +556,7 @@ def test_an_index_file_that_holds_nothing_makes_no_key_twice(tmp_path: Path) -> 
 
 
 def test_a_unit_whose_message_is_lost_does_not_come_back(tmp_path: Path) -> None:
-    """A unit that lies in two sectors, of a record that a power cut took: recovery gives the unit
+    """A unit in two sectors, of a record that a power cut took: recovery gives the unit
     up, and nothing puts it again."""
     sizes = {**SIZES, "mapped_file_size_consume_queue": 2000}
     with pyrocketstore.open(tmp_path, **sizes) as store:

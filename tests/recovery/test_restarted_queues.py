@@ -204,7 +204,7 @@ def test_a_damaged_queue_offset_is_no_start(
 ) -> None:
     """The other messages keep their units."""
     if number == 9 and not with_queue and value == 0:
-        pytest.skip("without units, nothing tells the two cases apart")
+        pytest.skip("without units, the two cases cannot be distinguished")
     with pyrocketstore.open(root, **TINY_SIZES) as store:
         store.put("u", b"x")
         put(store, "old", 9)

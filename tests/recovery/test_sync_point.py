@@ -406,7 +406,7 @@ def entry_at(number: int) -> int:
 
 @pytest.mark.parametrize("read_only", [True, False])
 def test_slots_that_a_power_cut_tore(killed: Killed, read_only: bool) -> None:
-    """Whatever the slots are: they are derived from the entries."""
+    """The slots do not matter: they are derived from the entries."""
     rng = random.Random(7)
     file = index_files(killed.path)[-1]
     data = bytearray(file.read_bytes())
@@ -566,7 +566,7 @@ def live(tmp_path: Path) -> Iterator[tuple[pyrocketstore.Store, Env, Path]]:
 def test_a_rename_that_fails_is_tried_again(
     live: tuple[pyrocketstore.Store, Env, Path], code: int
 ) -> None:
-    """A full device is no error: the old content stays true."""
+    """A full device is not an error: the old content stays true."""
     store, env, path = live
     service = store.message_store.services.flush_queue_service
     service.do_flush(True)

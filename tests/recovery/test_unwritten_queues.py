@@ -1,5 +1,5 @@
 """Goal: an opening that cannot write a lost queue sets no position back: groups, transactions and
-delayed messages go on where they were once the fault is gone, and the fault is logged once.
+delayed messages continue where they were once the fault is gone, and the fault is logged once.
 Method: the directory of a queue is deleted, as by a power cut, and an Env refuses to make it again
 in the next opening; the opening after that, or a repair, has the fault gone."""
 

@@ -214,7 +214,7 @@ def test_the_clock_was_set_back(tmp_path: Path, env: Env) -> None:
 
 
 def test_a_shorter_level_makes_a_message_due_at_once(tmp_path: Path) -> None:
-    """What a level could not delay so long is due, and is listed so by the store that delivers."""
+    """A message that its level cannot delay so long is due; the store that delivers lists it so."""
     hour_ms = 3_600_000
     with opened(tmp_path) as store:
         store.put("t", b"early", delay_level=NEVER)

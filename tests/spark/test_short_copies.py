@@ -332,7 +332,7 @@ def test_a_file_that_stays_away_ends_the_wait():
     assert 5 < sum(slept) < 10
 
 
-# ---- what Spark tells ----------------------------------------------------------------------------
+# ---- what Spark reports --------------------------------------------------------------------------
 
 
 def test_spark_reports_the_error_itself(spark: SparkSession, root: Path) -> None:

@@ -132,7 +132,7 @@ def blank_units(store: Path) -> None:
 
 def mismatched_units(store: Path) -> None:
     """A queue without any message in the log."""
-    path = store / "consumequeue" / "strange" / "0" / ("0" * 20)
+    path = store / "consumequeue" / "unexpected" / "0" / ("0" * 20)
     path.parent.mkdir(parents=True)
     path.write_bytes(queue_file(store).read_bytes())
 

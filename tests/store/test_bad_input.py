@@ -218,7 +218,7 @@ def test_lost_units_of_a_queue_that_stands_still(
 
 @pytest.mark.parametrize("read_only", [False, True])
 def test_messages_before_the_damage_are_read(plain: Base, tmp_path: Path, read_only: bool) -> None:
-    """Also where recovery does not look; and one can go on behind it."""
+    """Also where recovery does not look; and a reader can continue behind it."""
     root = shutil.copytree(plain.path, tmp_path / "store")
     queue = [p for p in all_places(root) if p.record.topic == b"orders" and p.record.queue_id == 1]
     write_log(queue[5].phy_offset + 4, b"no")(root)
@@ -277,7 +277,7 @@ def test_an_opening_that_fails_leaves_the_store_as_it_was(plain: Base, tmp_path:
 
 
 def index_mutants(root: Path) -> Iterator[Mutant]:
-    """Lies of an index file that keep its length."""
+    """False contents of an index file that keep its length."""
     names = [path.name for path in sorted((root / "index").iterdir())]
     entries_at = 40 + 4 * SLOTS
     for name in (names[0], names[-1]):
@@ -322,7 +322,7 @@ def index_mutants(root: Path) -> Iterator[Mutant]:
 
 
 @in_parts
-def test_lies_of_index_files(survey: Survey, part: int) -> None:
+def test_false_index_files(survey: Survey, part: int) -> None:
     for i, mutant in part_of(enumerate(index_mutants(survey.base.path)), part):
         survey.run(mutant, writable=i % 7 == 0)
 
@@ -447,7 +447,7 @@ def check_crafted(path: Path, settings: dict[str, Any], *, around: Path) -> dict
         if read_only:
             assert snapshot(path) == before
     with pyrocketstore.open(path, **settings) as store:
-        assert store.put("orders", b"goes on").queue_offset == len(ordinary) // 2
+        assert store.put("orders", b"continues").queue_offset == len(ordinary) // 2
     outside = [p for p in around.iterdir() if p != path]
     assert not outside, outside
     below = [p.relative_to(path).parts for p in (path / "consumequeue").rglob("*") if p.is_file()]

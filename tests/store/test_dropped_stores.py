@@ -382,7 +382,7 @@ def test_a_store_whose_drop_was_interrupted_can_be_opened(
 
 
 class Interrupted(Exception):
-    """What the signal handler raises."""
+    """The exception of the signal handler."""
 
 
 class AbandonedOpening:

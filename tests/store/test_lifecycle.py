@@ -108,7 +108,7 @@ def test_a_second_open_is_refused_and_touches_nothing(tmp_path):
                 else:
                     raise AssertionError(target)
         assert contents(Path(path)) == before
-        store.put("T", b"goes on")
+        store.put("T", b"continues")
         with open_store(read_only=True) as reader:
             pass
         store.put("T", b"still")
@@ -256,7 +256,7 @@ def test_a_closed_store_refuses_everything(tmp_path):
         except StoreStateError:
             pass
         else:
-            raise AssertionError("the iterator went on")
+            raise AssertionError("the iterator continued")
         assert message.body == b"0" and message.topic == "T"
         below = store.message_store
         assert below.get_message("g", "T", 0, 0, 32) is None
@@ -278,7 +278,7 @@ def test_a_closed_store_refuses_everything(tmp_path):
 
 
 def test_open_and_close_are_quick(tmp_path):
-    """Only told, not asserted: this machine may be busy."""
+    """The time is printed and not asserted: this machine may be busy."""
     root = filled(tmp_path / "store")
     result = run(
         """
@@ -346,7 +346,7 @@ let_go = threading.Event()
 reached = threading.Event()
 
 def hang(name):
-    # Only in the threads of that name: the others go on.
+    # Only in the threads of that name: the others continue.
     def function(original, *args):
         if threading.current_thread().name == name:
             reached.set()
@@ -454,7 +454,7 @@ with open_store(env=env) as store:
     ):
         reached.set()
         interrupted(lambda: forever(call))
-    store.put("U", b"goes on")
+    store.put("U", b"continues")
     print("through")
 with open_store() as store:
     assert store.message_store.plan.clean
@@ -605,7 +605,7 @@ print("through")
 @pytest.mark.parametrize("thread", ["ReputMessageService", "FlushIndexFileThread"])
 @pytest.mark.slow
 def test_the_second_close_waits_as_the_first_did(tmp_path, thread):
-    """What still works is let go 0.3 s after the second close began; all is clean then."""
+    """Running work is released 0.3 s after the second close began; all is clean then."""
     result = run(
         INTERRUPT
         + """

@@ -74,7 +74,7 @@ with pyrocketstore.open(sys.argv[1], **sizes) as store:
 
 
 def numbers_of(code: str, path: Path) -> list[int]:
-    """What the child printed."""
+    """The output of the child."""
     child = subprocess.run(
         [sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=300
     )

@@ -29,7 +29,7 @@ from support.golden_stores import GOLDEN, unpack
 from support.processes import SETTINGS, TIMEOUT_S, filled, open_store, run, start
 from support.snapshot import snapshot
 
-#: What a reader has no business with.
+#: Calls that a reader must not make.
 CHANGING = (
     "ftruncate fallocate punch msync fdatasync fsync pwrite rename unlink mkdir rmdir link"
     " open_unnamed fsync_directory lock"
@@ -83,7 +83,7 @@ def read_everything(store: pyrocketstore.Store) -> int:
 
 
 def answers(store: pyrocketstore.Store, keys: list[str]) -> list[object]:
-    """What each way to read gives, twice over."""
+    """The results of each way to read, twice over."""
     offsets = [message.phy_offset for message in store.read("T")]
     found: list[object] = [
         list(store.read("T")),
@@ -254,7 +254,7 @@ print(i, flush=True)
 
 def locks_of(root: Path) -> list[tuple[str, str, int]]:
     """Name, kind and process of the locks of the store's directories and of its lock file, as the
-    kernel tells. A lock of an open file description has no process (-1)."""
+    kernel reports. A lock of an open file description has no process (-1)."""
     paths = [root, root / "lock", root / "commitlog"]
     names = {path.stat().st_ino: path.name for path in paths}
     with open("/proc/locks") as table:
@@ -449,7 +449,7 @@ def test_a_user_without_rights(open_place, mode):
 @ROOT_ONLY
 @pytest.mark.parametrize("part", ["commitlog", "consumequeue/T/0", "index", "checkpoint"])
 def test_a_user_without_rights_to_a_part(open_place, part):
-    """What cannot be read is an error that names it, and never taken for empty."""
+    """An unreadable file is an error with its path, and never counts as empty."""
     root = filled(open_place / "store", 30)
     (root / part).chmod(0)
     result = run(AS_NOBODY, root)
@@ -509,7 +509,7 @@ def test_settings_of_a_store_come_from_its_files(stores):
 
 
 def test_the_comparison_sees_what_changes(stores, tmp_path):
-    """Who opens a store to write it changes it: else the tests above would say nothing."""
+    """An opening for writing changes the store: else the tests above would prove nothing."""
     root = Path(shutil.copytree(stores["ours"], tmp_path / "store"))
     before = snapshot(root)
     open_store(root).close()

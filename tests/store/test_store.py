@@ -586,7 +586,7 @@ def test_what_is_too_long_is_said(store: pyrocketstore.Store) -> None:
 
 
 def test_get_inside_of_a_body_gives_nothing(tmp_path: Path) -> None:
-    """Goal: a record that is only the content of another is no message. Method: one as a body."""
+    """Goal: a record inside of another record is not a message. Method: a record as a body."""
     with pyrocketstore.open(tmp_path, **SIZES) as store:
         inner = store.put("t", b"inner")
         view = store.message_store.select_one_message_by_offset(inner.phy_offset)

@@ -66,23 +66,23 @@ def damage(root: Path, place: int, at: int = 4) -> None:
 
 def ask(store: pyrocketstore.Store, key: str, **options: Any) -> tuple[list[int], list[str]]:
     """Physical offsets of what `query` gives, and its warnings; `query_many` has the same."""
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = [m.phy_offset for m in store.query("T", key, **options)]
-    assert all(issubclass(w.category, pyrocketstore.StoreWarning) for w in told)
-    assert all(w.filename == __file__ for w in told)
-    with warnings.catch_warnings(record=True) as told_many:
+    assert all(issubclass(w.category, pyrocketstore.StoreWarning) for w in caught)
+    assert all(w.filename == __file__ for w in caught)
+    with warnings.catch_warnings(record=True) as caught_many:
         warnings.simplefilter("always")
         hits = store.query_many("T", [key], **options)
     assert hits.phy_offset.tolist() == found
-    assert [str(w.message) for w in told_many] == [str(w.message) for w in told]
-    assert all(w.filename == __file__ for w in told_many)
-    return found, [str(w.message) for w in told]
+    assert [str(w.message) for w in caught_many] == [str(w.message) for w in caught]
+    assert all(w.filename == __file__ for w in caught_many)
+    return found, [str(w.message) for w in caught]
 
 
 @pytest.mark.parametrize("read_only", [False, True])
 def test_a_record_that_is_damaged(root: Path, places: list[int], read_only: bool) -> None:
-    """With its file and position; other keys are told nothing."""
+    """With its file and position; other keys cause no warning."""
     damage(root, places[25])
     with pyrocketstore.open(root, read_only=read_only, **SETTINGS) as store:
         found, (text,) = ask(store, "k25")
@@ -95,9 +95,9 @@ def test_a_record_that_is_damaged(root: Path, places: list[int], read_only: bool
         assert ask(store, "nothing") == ([], [])
         # The newest ones are all there: nobody asks for that one.
         assert ask(store, "group-5", max_num=2) == ([places[265], places[285]], [])
-        with pytest.warns(pyrocketstore.StoreWarning, match="1 physical offset") as told:
+        with pytest.warns(pyrocketstore.StoreWarning, match="1 physical offset") as caught:
             store.query_many("T", [f"k{i}" for i in range(COUNT)])
-        assert len(told) == 1
+        assert len(caught) == 1
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             for _ in range(2):
@@ -170,7 +170,7 @@ def test_a_hash_that_is_shared(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_damage(root: Path, places: list[int], seed: int) -> None:
-    """Every key: what is lost is told, and nothing else; in the order of the log."""
+    """Every key: lost messages cause a warning, and no others do; in the order of the log."""
     rng = random.Random(seed)
     end = places[-1] // LOG_SIZE + 1 - LOOKED_AT
     lost: set[int] = set()
@@ -184,11 +184,11 @@ def test_random_damage(root: Path, places: list[int], seed: int) -> None:
     with pyrocketstore.open(root, read_only=rng.random() < 0.5, **SETTINGS) as store:
         for name in [f"k{i}" for i in range(COUNT)] + [f"group-{i}" for i in range(20)]:
             wanted = [i for i in range(COUNT) if name in keys_of(i)]
-            found, told = ask(store, name)
+            found, caught = ask(store, name)
             assert found == [places[i] for i in wanted if i not in lost]
             missing = [i for i in wanted if i in lost]
-            assert len(told) == bool(missing)
-            for text in told:
+            assert len(caught) == bool(missing)
+            for text in caught:
                 assert f" {len(missing)} physical offset" in text
                 first = places[missing[0]]
                 assert f"{file_of(root, first)} at byte {first % LOG_SIZE}" in text

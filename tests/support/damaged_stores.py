@@ -53,7 +53,7 @@ Damage = Callable[[Path], None]
 
 
 class Base(NamedTuple):
-    """A sound store: its directory and the settings that it was written with."""
+    """A valid store: its directory and the settings that it was written with."""
 
     path: Path
     settings: dict[str, Any]
@@ -116,7 +116,7 @@ def log_files(root: Path) -> list[Path]:
 
 
 def places_in(data: bytes, start: int) -> list[Place]:
-    """The records from the start of a file up to the first that is none."""
+    """The records from the start of a file up to the first invalid one."""
     found, _, _ = oracle.scan_log(data, start)
     sizes = [record.total_size or 0 for _, record in found]
     return [
@@ -132,7 +132,7 @@ def all_places(root: Path) -> list[Place]:
 
 
 def log_content(root: Path) -> dict[int, bytes]:
-    """What a reader finds of each file: a name that is no place in the log is passed over."""
+    """The content of each file that a reader finds; other names than offsets are passed over."""
     files = {int(path.name): path.read_bytes()[:FILE_SIZE] for path in log_files(root)}
     return {name: data for name, data in files.items() if data and name % FILE_SIZE == 0}
 
@@ -155,7 +155,7 @@ def log_end(root: Path, scan_from: int) -> int:
 
 
 class Answers:
-    """What a store says to every question; a StoreError is an answer too."""
+    """The answers of a store to every question; a StoreError is an answer too."""
 
     def __init__(self, store: pyrocketstore.Store, places: list[Place]) -> None:
         self.errors: list[StoreError] = []

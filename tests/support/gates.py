@@ -12,7 +12,7 @@ import pytest
 
 from pyrocketstore import StoreError
 
-#: What surely has happened by then (s).
+#: The time within which everything has surely happened (s).
 WAIT_S = 20.0
 
 

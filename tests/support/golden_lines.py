@@ -63,7 +63,7 @@ def _compare_query(want: Line, have: Line, messages: Messages) -> None:
         holders = messages.get(phy_offset, [])
         # Prepared messages are indexed and in no queue: nothing is known of them here.
         assert not holders or _has_key(holders[0], want["topic"], want["key"]), (
-            f"{phy_offset} is no hit{where}"
+            f"{phy_offset} is not a hit{where}"
         )
     if offsets:  # without a hit nothing is said of the index
         newest = max(want["index_last_update_phyoffset"], *offsets)
@@ -80,7 +80,7 @@ def _may_lie_between(begin: int, end: int, phy_offset: int, messages: Messages) 
 
 
 def _compare_lost(wanted: Sequence[str], found: Sequence[str]) -> None:
-    """What Java still has of a damaged store is in ours, unit and queue offset agreeing."""
+    """Messages that Java still has of a damaged store are in ours, with unit and queue offset."""
     assert wanted[0] == found[0], f"wanted {wanted[0]}\nfound  {found[0]}"
     want, have = _by_queue(wanted), _by_queue(found)
     assert want.keys() <= have.keys(), f"queues missing: {want.keys() - have.keys()}"

@@ -28,7 +28,7 @@ ODD_TEXTS: tuple[tuple[str, dict[str, str]], ...] = (
 
 
 def has_skipped_item(text: str) -> bool:
-    """Return True if an item of the text, apart from an end without one, is no property."""
+    """Return True if an item of the text, apart from an end without one, is not a property."""
     items = text.split("\x02")
     if items[-1] == "":
         items.pop()

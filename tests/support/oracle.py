@@ -139,8 +139,8 @@ def tags_code(
     properties: Mapping[str, str],
     delays_ms: tuple[int, ...] = DEFAULT_DELAYS_MS,
 ) -> int:
-    """What a queue unit keeps of a record: the hash of its tags, or when it is to be delivered.
-    A DELAY that is no number counts as level 0."""
+    """The code in the queue unit of a record: the hash of its tags, or when it is to be delivered.
+    A DELAY that is not a number counts as level 0."""
     code = java_hash(properties.get("TAGS", ""))
     if topic == SCHEDULE_TOPIC and "DELAY" in properties:
         level = min(java_int(properties["DELAY"]) or 0, len(delays_ms))

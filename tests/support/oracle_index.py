@@ -30,12 +30,12 @@ def java_divide(value: int, by: int) -> int:
 
 
 def int32(value: int) -> int:
-    """What is left of a number in Java's int."""
+    """Return a number wrapped to Java's int."""
     return (value + 2**31) % 2**32 - 2**31
 
 
 def int64(value: int) -> int:
-    """What is left of a number in Java's long."""
+    """Return a number wrapped to Java's long."""
     return (value + 2**63) % 2**64 - 2**63
 
 
@@ -56,7 +56,7 @@ class OracleIndexFile:
 
     @classmethod
     def of_bytes(cls, data: bytes, slots: int, entries: int) -> OracleIndexFile:
-        """What a file holds; a count that cannot be is put right."""
+        """The content of a file; an impossible count is corrected."""
         self = cls(slots, entries)
         self.data[:] = data[: len(self.data)]
         self.begin_time, self.end_time, self.begin_phy, self.end_phy, self.slot_count, count = (

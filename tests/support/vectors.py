@@ -17,7 +17,7 @@ V6_RECORD = bytes.fromhex(
 
 #: Sixteen names of one hash.
 SAME_HASH = ["".join(parts) for parts in itertools.product(("Aa", "BB"), repeat=4)]
-#: What java.util.HashMap of Java 17 makes of them; nine in one bucket make it grow before its time.
+#: Their order in java.util.HashMap of Java 17; nine in one bucket make it grow before its time.
 JAVA_ORDERS = [
     (
         [*"TAGS KEYS b r a q".split(), *SAME_HASH[:4]],

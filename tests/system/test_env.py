@@ -157,7 +157,7 @@ def test_make_directories_flushes_each_new_name(env, tmp_path):
 
 
 def test_a_directory_that_cannot_be_opened_is_no_failed_fsync(env, tmp_path):
-    """A failed open is no failed fsync: a later fsync is made, whatever the errno is."""
+    """A failed open is not a failed fsync: a later fsync is made, whatever the errno is."""
     failed_open = -(1 << 16 | errno.EIO)
     with (
         broken(env, "fsync_directory", lambda original, path: failed_open),
@@ -291,12 +291,12 @@ def test_a_dying_service_thread_says_why():
             raise RuntimeError("broken")
 
     service = Dying("Dying")
-    told = []
-    service.on_failure = told.append  # type: ignore[method-assign]
+    failures = []
+    service.on_failure = failures.append  # type: ignore[method-assign]
     service.start()
     assert service.shutdown()
     assert str(service.failure) == "broken"
-    assert told == [service.failure]
+    assert failures == [service.failure]
 
 
 def test_the_name_of_an_existing_directory_is_flushed(env, tmp_path):

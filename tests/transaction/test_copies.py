@@ -21,7 +21,7 @@ from support.transactions import HALF, commit_of_another, half_of_another
 OP = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 BORN = 1_700_000_000_000
 
-#: What a check of 4.9.3 changes of a half message that it puts back.
+#: Properties of a half message that a check of 4.9.3 changes when it puts it back.
 COPIES: dict[str, dict[str, Any]] = {
     "put back": {"TRANSACTION_CHECK_TIMES": "1"},
     "put back often": {"TRANSACTION_CHECK_TIMES": "14"},
@@ -33,7 +33,7 @@ COPIES: dict[str, dict[str, Any]] = {
         "INNER_MULTI_DISPATCH": "%LMQ%a",
     },
 }  # fmt: skip
-#: What makes another transaction of it.
+#: Changes that make another transaction of it.
 OTHERS: dict[str, dict[str, Any]] = {
     "other body": {"body": b"other"},
     "other birth": {"born": BORN + 1},
@@ -46,7 +46,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "other topic": {"REAL_TOPIC": "u"},
 }
 OTHERS |= {f"{name}, put back": {**kind, **COPIES["put back"]} for name, kind in OTHERS.items()}
-#: What became of the first half message.
+#: The end of the first half message.
 FATES = ("undecided", "rolled back", "committed", "committed without op")
 
 

@@ -230,7 +230,7 @@ def test_many_threads_prepare_and_decide(tmp_path: Path) -> None:
 
 
 def test_a_signal_handler_in_a_decision(tmp_path: Path) -> None:
-    """It may decide another transaction, and is told that it interrupts this one."""
+    """It may decide another transaction, and an error says that it interrupts this one."""
     with opened(tmp_path) as store:
         first, second = prepared(store, b"1"), prepared(store, b"2")
         service, refused = service_of(store), list[StoreStateError]()

@@ -261,7 +261,7 @@ def size_at(path: Path, position: int) -> int:
 
 
 def test_a_flipped_last_record_is_found(store_path):
-    """Nothing valid lies behind it, so that it looks like a torn tail; but the stop was clean."""
+    """Nothing valid follows it, so that it looks like a torn tail; but the stop was clean."""
     path, position = log_place(store_path, records(store_path)[-1][3])
     flip(path, position + 120)
     report = verify(store_path)
@@ -750,7 +750,7 @@ def test_problems_are_bounded_and_all_counted(store_path):
 
 
 def used_bytes(root: Path) -> Iterator[tuple[Path, int, int]]:
-    """What queues and index say, and every byte of which must be right: (file, start, end)."""
+    """Ranges of queues and index in which every byte must be right: (file, start, end)."""
     for queue_id in (0, 1):
         for number in range(3):
             units = min(UNITS_PER_FILE, 240 - number * UNITS_PER_FILE)
@@ -834,7 +834,7 @@ def test_chains_agree_with_how_they_are_put():
     assert walk.check_slots(struct.pack(">4i", 0, 2, 5, 9), 0, False).tolist() == [1, 3]
     assert walk.check_slots(struct.pack(">4i", 0, 4, 5, 9), 0, True).tolist() == []
     walk = ChainWalk(4, 6)
-    # Entry 2 names a wrong one: only it is wrong, though entry 4 goes on from it.
+    # Entry 2 names a wrong one: only it is wrong, though entry 4 continues from it.
     assert walk.entries(entries([(1, 0), (5, 0), (2, 0), (9, 2), (2, 3)]), 1).tolist() == [2]
     assert walk.check_slots(slots, 0, False).tolist() == []
 

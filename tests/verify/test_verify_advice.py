@@ -614,7 +614,7 @@ def test_a_damaged_topics_json_beside_a_damaged_log(root: Path) -> None:
 
 
 @pytest.mark.parametrize("position", [24, 32])
-def test_the_command_says_why_a_sound_store_is_only_read(root: Path, position: int) -> None:
+def test_the_command_says_why_a_valid_store_is_only_read(root: Path, position: int) -> None:
     with (root / "checkpoint").open("r+b") as file:
         file.seek(position)
         file.write(b"\xff" * 8)  # 5.x writes -1 for no offset

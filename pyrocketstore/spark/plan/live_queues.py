@@ -1,8 +1,8 @@
 """Queues of a store as its files show them now: streams plan with them.
 
-Planning lists directories and reads parts of files, the less often the longer that takes. It does
-not recover the store: messages that only a recovery would find appear after the next opening of the
-store for writing.
+Planning lists directories and reads parts of files; the interval between these reads grows with the
+time that they take. Planning does not recover the store: messages that only a recovery would find
+appear after the next opening of the store for writing.
 """
 
 from __future__ import annotations

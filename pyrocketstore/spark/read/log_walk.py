@@ -134,8 +134,8 @@ class LogWalk:
         """Return the size field of the record or DLedger entry there, but at least the size of a
         record's header."""
         self._need(at, min(8, self.task.end - at))
-        head = self._data[at - self._begin : at - self._begin + 8].tobytes()
-        size = int.from_bytes(head[4:] if head[:4] == ENTRY_MAGIC else head[:4], "big")
+        header = self._data[at - self._begin : at - self._begin + 8].tobytes()
+        size = int.from_bytes(header[4:] if header[:4] == ENTRY_MAGIC else header[:4], "big")
         return max(min(size, record_size_max()), HEADER_SIZE)
 
     def _find(self, at: int) -> int:

@@ -22,7 +22,7 @@ import java.util.logging.LogManager;
  *
  * NAME is a property of MessageStoreConfig in its own spelling, or {@code config=FILE} names a
  * broker.conf that holds such lines. Exit codes: 0, or 3 when load() said no, or 7 after an
- * exception; a put that was told to halt ends with 9.
+ * exception; a put with the option to halt ends with 9.
  */
 public final class Driver {
     static final int EXIT_LOAD_FAILED = 3;

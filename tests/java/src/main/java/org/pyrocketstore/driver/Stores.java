@@ -73,7 +73,7 @@ final class Stores {
         long deadline = System.currentTimeMillis() + DISPATCH_WAIT_MS;
         while (store.dispatchBehindBytes() > 0) {
             if (System.currentTimeMillis() > deadline) {
-                throw new IllegalStateException("dispatch stands still");
+                throw new IllegalStateException("dispatch makes no progress");
             }
             Thread.sleep(1);
         }
