@@ -16,6 +16,8 @@ import tokenize
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from module_tests import only_through_others, untested
+
 #: Classes whose instance is the whole store: a function that takes one may touch everything.
 WHOLE_STORE = {"StoreContext", "DefaultMessageStore", "Store"}
 ENGINE = "pyrocketstore/message_store/default_message_store.py"
@@ -194,24 +196,6 @@ def table_rows(root: Path) -> int:
     return len(rows) - 2 * rules
 
 
-def unnamed_modules(root: Path) -> list[str]:
-    """Modules whose dotted name, or file, no file of the tests contains."""
-    texts = "\n".join(
-        path.read_text() for path in (root / "tests").rglob("*") if path.suffix in (".py", ".md")
-    )
-    found = []
-    for path in sources(root, ".py", ".pyx"):
-        parts = path.relative_to(root).with_suffix("").parts
-        if parts[-1] == "__init__":
-            continue
-        dotted, slashed = ".".join(parts), "/".join(parts)
-        imported = rf"from {re.escape('.'.join(parts[:-1]))} import [^\n]*\b{parts[-1]}\b"
-        named = rf"\b{re.escape(dotted)}\b|\b{re.escape(slashed)}\.|{imported}"
-        if not re.search(named, texts):
-            found.append(slashed)
-    return found
-
-
 def main(root: Path, *, details: bool) -> None:
     """Print one line for each count; with details also what was counted."""
     package, c_files = sources(root, ".py", ".pyx", ".pxd"), sorted((root / "csrc").glob("*.[ch]"))
@@ -239,7 +223,8 @@ def main(root: Path, *, details: bool) -> None:
         ("functions that store and publish records", len(publishing_functions(root))),
         (".pyx modules", len(sources(root, ".pyx"))),
         ("rows of docs/differs.md", table_rows(root)),
-        ("modules that no test names", len(unnamed_modules(root))),
+        ("modules without a valid row in tests/README.md", len(untested(root))),
+        ("modules that tests reach only through others", len(only_through_others(root))),
     ]
     for name, count in rows:
         print(f"{count:7,}  {name}")
@@ -249,7 +234,8 @@ def main(root: Path, *, details: bool) -> None:
             ("branches on read_only, writable", by_file),
             ("loops over the end of a file", roll_loops(root)),
             ("functions that store and publish records", publishing_functions(root)),
-            ("modules that no test names", unnamed_modules(root)),
+            ("modules without a valid row in tests/README.md", untested(root)),
+            ("modules that tests reach only through others", only_through_others(root)),
         ):
             print(f"\n{title}:", *found, sep="\n    ")
 
