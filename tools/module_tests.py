@@ -25,6 +25,7 @@ PART = re.compile(r"(?:through `([\w/]+\.pyx?)`: )?(`[\w/]+\.py`(?:, `[\w/]+\.py
 COMPILED_IMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+c?import\s|c?import\s+([\w.]+))", re.M)
 #: The text that a function gets which imports a module when it is first used.
 DOTTED = re.compile(r"pyrocketstore(\.\w+)+")
+COMMAND = "'-m', 'pyrocketstore'"
 STEPS_MAX = 2
 
 
@@ -50,7 +51,8 @@ def named(short: str) -> str:
 def python_imports(path: Path) -> frozenset[tuple[str, str]]:
     """(module, name) of each import of a Python file; "" for a module as a whole.
 
-    Attributes of `pyrocketstore` are its public names.
+    Attributes of `pyrocketstore` are its public names. The arguments `-m pyrocketstore` of a child
+    process run `pyrocketstore.__main__`.
     """
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -60,6 +62,8 @@ def python_imports(path: Path) -> frozenset[tuple[str, str]]:
             found |= {(alias.name, "") for alias in node.names}
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             found |= {("pyrocketstore", node.attr)} if node.value.id == "pyrocketstore" else set()
+        elif isinstance(node, ast.List | ast.Tuple) and COMMAND in ast.unparse(node):
+            found.add(("pyrocketstore.__main__", ""))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             found |= {(node.value, "")} if DOTTED.fullmatch(node.value) else set()
     return frozenset(found)

@@ -103,12 +103,13 @@ def test_other_units_than_those_in_memory_are_a_change(tmp_path: Path, field: in
         grown(tmp_path, in_memory, 15)
 
 
-def test_a_missing_file_is_a_change(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_missing_file_is_a_change(tmp_path: Path, number: int) -> None:
     owner = open_queue(tmp_path)
     fill(owner, 10)
     old = grown(tmp_path, None, 10)
     fill(owner, 30, 10)
-    (tmp_path / f"consumequeue/T/0/{FILE_SIZE:020d}").unlink()
+    (tmp_path / f"consumequeue/T/0/{number * FILE_SIZE:020d}").unlink()
     with pytest.raises(QueueChanged):
         grown(tmp_path, old, 40)
 

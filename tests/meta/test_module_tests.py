@@ -22,16 +22,19 @@ def test_each_module_has_a_row_that_is_true() -> None:
 FILES = {
     "pyrocketstore/__init__.py": "from pyrocketstore.store.api import open",
     "pyrocketstore/store/api.py": "from pyrocketstore.files import _file",
+    "pyrocketstore/__main__.py": "import pyrocketstore.store.api",
     "pyrocketstore/files/_file.pyx": "from pyrocketstore.files._name cimport (\n    a,\n)\n",
     "pyrocketstore/files/_file.pxd": "from pyrocketstore.files._parts cimport Part\n",
     "pyrocketstore/files/_name.pyx": "from pyrocketstore.files._end import b\n",
     "pyrocketstore/files/_parts.pyx": "",
     "pyrocketstore/files/_end.pyx": "",
     "tests/store/test_api.py": "import pyrocketstore\npyrocketstore.open('a')\n",
+    "tests/store/test_command.py": "run([executable, '-m', 'pyrocketstore', 'info'])\n",
     "tests/files/test_file.py": "from pyrocketstore.files._file import File\n",
     "tests/files/test_end.py": "m = import_module('pyrocketstore.files._end')\n",
 }
 ROWS = {
+    "__main__.py": "`store/test_command.py`",
     "store/api.py": "`store/test_api.py`",
     "files/_file.pyx": "`files/test_file.py`; through `store/api.py`: `store/test_api.py`",
     "files/_name.pyx": "through `store/api.py`: `store/test_api.py`",

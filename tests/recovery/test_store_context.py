@@ -85,6 +85,7 @@ def test_minimums_hide_the_messages_before_them(tmp_path: Path) -> None:
         with engine.dispatch_paused():
             engine.set_min_offsets({"t": results[2].phy_offset})
         assert (store.min_offset("t", 0), store.min_offset("u", 0)) == (1, 0)
+        assert engine.get_min_offset_in_queue("t", 0) == 1
         assert engine.commit_log.min_offsets.by_topic() == {"t": results[2].phy_offset}
         with engine.dispatch_paused():
             engine.set_min_offsets({"u": results[3].phy_offset})
