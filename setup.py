@@ -120,6 +120,9 @@ COLD = {
     "transaction.positions",
     "transaction.service",
 }
+#: Cython's own code for typed memoryviews, functions and arguments, which all modules share: a
+#: copy in each of them took more than half of the compiler's time. Cython writes its C file.
+SHARED = "pyrocketstore.system._cython"
 PYTHON_DIRECTIVES = {
     "language_level": 3,
     "annotation_typing": False,
@@ -217,13 +220,12 @@ def cold_flags(name: str) -> list[str]:
 wanted = os.environ.get("ROCKETSTORE_MODULES", "")
 names = wanted.split(",") if wanted else [*MODULES, *PYTHON]
 
-extensions = [
-    Extension(
+
+def extension(name: str, *sources: str) -> Extension:
+    """The module `name` of the package, of these sources."""
+    return Extension(
         f"pyrocketstore.{name}",
-        [
-            f"pyrocketstore/{name.replace('.', '/')}.{'py' if name in PYTHON else 'pyx'}",
-            *MODULES.get(name, []),
-        ],
+        list(sources),
         include_dirs=["csrc", numpy.get_include()],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
         extra_compile_args=[
@@ -237,12 +239,19 @@ extensions = [
         extra_link_args=[*LINK, "-pthread"],
         depends=["setup.py", *(f"csrc/{h}" for h in os.listdir("csrc") if h.endswith(".h"))],
     )
-    for name in names
-]
+
+
+def source_of(name: str) -> str:
+    """The path of a module's Cython or Python source."""
+    return f"pyrocketstore/{name.replace('.', '/')}.{'py' if name in PYTHON else 'pyx'}"
 
 
 # The longest first, so that all cores end together.
-extensions.sort(key=lambda extension: -os.path.getsize(extension.sources[0]))
+names.sort(key=lambda name: -os.path.getsize(source_of(name)))
+extensions = [
+    extension(SHARED.partition(".")[2], f"{SHARED.replace('.', '/')}.c"),
+    *(extension(name, source_of(name), *MODULES.get(name, [])) for name in names),
+]
 
 
 #: Cython 3.3 parses the format of a buffer's items with a null pointer once they have a second
@@ -274,6 +283,7 @@ def cythonized(python: bool) -> list[Extension]:
         compiler_directives=PYTHON_DIRECTIVES if python else DIRECTIVES,
         build_dir=f"build/cython-{BUILD}",
         nthreads=CORES,
+        shared_utility_qualified_name=SHARED,
     )
     for extension in found:
         check_formats(Path(extension.sources[0]))

@@ -81,7 +81,7 @@ def modules() -> dict[str, Elf]:
 
 
 def test_all_addresses_are_resolved_and_then_read_only(modules: dict[str, Elf]) -> None:
-    assert len(modules) > 30
+    assert len(modules) > 20
     for name, elf in modules.items():
         assert PT_GNU_RELRO in elf.segments, name
         assert elf.binds_now, name
