@@ -11,8 +11,8 @@ import numpy
 import pytest
 
 from pyrocketstore.consume_queue._units import encode_units, read_units, scan_units
+from pyrocketstore.index._entries import key_hash_of
 from pyrocketstore.index._file import IndexFile
-from pyrocketstore.index._keys import key_hash_of
 from pyrocketstore.system.env import Env
 from workload import BASE_MS, RECORD_SIZE, TAGS_CODE
 

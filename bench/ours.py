@@ -39,8 +39,8 @@ from pyrocketstore import MessageStoreConfig  # noqa: E402
 from pyrocketstore.commit_log._scan import scan_file  # noqa: E402
 from pyrocketstore.config.message_store_config import detect_sizes  # noqa: E402
 from pyrocketstore.consume_queue.queue import ConsumeQueue  # noqa: E402
+from pyrocketstore.index._entries import hashes_of_keys  # noqa: E402
 from pyrocketstore.index._file import IndexFile  # noqa: E402
-from pyrocketstore.index._keys import hashes_of_keys  # noqa: E402
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore  # noqa: E402
 from pyrocketstore.system.env import Env  # noqa: E402
 from read_work import READ_WORKLOADS  # noqa: E402

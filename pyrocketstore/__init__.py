@@ -68,7 +68,7 @@ from typing import TYPE_CHECKING, Any
 from pyrocketstore.system.signal_shield import imported as _imported
 
 if TYPE_CHECKING:  # `as`: a type checker takes the name as public
-    from pyrocketstore.commit_log._put_result import PutMessageResult as PutMessageResult
+    from pyrocketstore.commit_log._puts import PutMessageResult as PutMessageResult
     from pyrocketstore.config.message_store_config import BrokerRole as BrokerRole
     from pyrocketstore.config.message_store_config import FlushDiskType as FlushDiskType
     from pyrocketstore.config.message_store_config import MessageStoreConfig as MessageStoreConfig
@@ -118,7 +118,7 @@ __version__ = "0.1.0"
 
 #: The public names, by the module that has them.
 _NAMES = {
-    "commit_log._put_result": "PutMessageResult",
+    "commit_log._puts": "PutMessageResult",
     "config.message_store_config": "BrokerRole FlushDiskType MessageStoreConfig",
     "consumer.consumer": "Consumer",
     "filter.sql92": "Sql92Filter",

@@ -25,10 +25,10 @@ OBJECTS = ROOT / "build" / "temp-cov"
 PACKAGE = ROOT / "pyrocketstore"
 #: Paths below pyrocketstore/, without suffix.
 MODULES = (
-    "record/_record", "record/_message", "record/_text", "record/_queue_check", "index/_put",
-    "commit_log/_scan", "commit_log/_chunk_scan", "commit_log/_walk", "consume_queue/_units",
-    "dispatch/_dispatcher", "columns/_decode", "columns/_builder", "columns/_queue_rows",
-    "reading/_by_key", "reading/_file_columns", "verify/_walks",
+    "record/_record", "record/_message", "record/_text", "index/_entries", "commit_log/_scan",
+    "commit_log/_chunk_scan", "consume_queue/_units", "dispatch/_dispatcher", "columns/_decode",
+    "columns/_builder", "columns/_record_walk", "reading/_by_key", "reading/_messages",
+    "verify/_chains",
 )  # fmt: skip
 HEADER = "csrc/bytes.h"
 WRITERS = frozenset(

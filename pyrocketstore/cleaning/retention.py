@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrocketstore.cleaning.expired_files import CleanConsumeQueueService
-from pyrocketstore.commit_log._walk import walk_records
+from pyrocketstore.commit_log._scan import walk_records
 from pyrocketstore.commit_log.log import CommitLog
 from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.display import logger

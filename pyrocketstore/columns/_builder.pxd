@@ -1,5 +1,5 @@
-"""Functions that append values to a growing column (see _builder.pyx)."""
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+"""Growing columns, their memory, and Arrow arrays of them (see _builder.pyx)."""
+from libc.stdint cimport int32_t, int64_t, uint64_t, uint8_t
 
 # Memory of values, allocated by malloc. All zero: none.
 ctypedef struct column_block:
@@ -60,3 +60,59 @@ ctypedef struct map_column:
 # the last one's value count. Names are compared after the conversion of add_text.
 cdef int add_properties(map_column *m, const uint8_t *p, int64_t size) noexcept nogil
 cdef void free_map(map_column *m) noexcept nogil
+
+
+cdef enum:
+    MIN_BLOCK = 65536  # bytes; smaller blocks are left to the allocator
+
+# Takes the smallest kept block with `least` to 2 * `least` bytes; `data` is NULL if there is none.
+cdef column_block take_block(int64_t least) noexcept nogil
+# Takes a kept block or allocates one, of at least `size` bytes and not initialized: 0; -1: no
+# memory.
+cdef int take_rows(column_block *b, int64_t size) noexcept nogil
+# Keeps a block for later columns, or frees it; `b` is none afterwards.
+cdef void give_block(column_block *b) noexcept nogil
+# Returns an uninitialized array of `count` items of `width` bytes.
+cdef object column_array(Py_ssize_t count, object dtype, int64_t width)
+# Moves a block into an object with its buffer; `b` is none afterwards.
+cdef object block_memory(column_block *b)
+# Moves the bytes of the column out of it. At most 1 KiB or a quarter of the block is unused.
+cdef column_block take_data(var_column *c) noexcept nogil
+
+
+# The struct that the interface fixes. `release` is NULL in one that is released or moved.
+cdef struct arrow_array:
+    int64_t length
+    int64_t null_count
+    int64_t offset
+    int64_t n_buffers
+    int64_t n_children
+    const void **buffers
+    arrow_array **children
+    arrow_array *dictionary
+    void (*release)(arrow_array *) noexcept nogil
+    void *private_data
+
+
+cdef enum:
+    HEAD_SIZE = 64  # bytes before the values of an array's first block
+
+
+# Makes an array of its first block, which has the values, and takes the block.
+cdef void open_column(
+    arrow_array *a, column_block *b, int64_t length, int64_t buffer_count
+) noexcept nogil
+# Makes an array without values and with released children: 0; -1: no memory.
+cdef int open_parent(
+    arrow_array *a, int64_t length, int64_t buffer_count, int64_t child_count
+) noexcept nogil
+# Moves a second block into an array, whose release gives it back.
+cdef void own_block(arrow_array *a, column_block *b) noexcept nogil
+
+
+cdef class ArrowColumns:
+    """Decoded rows as one struct array, with a child for each column."""
+    cdef arrow_array array
+    cdef readonly tuple names
+    cdef readonly tuple large     # names of the columns with 64-bit offsets
+    cdef readonly int64_t body_bytes

@@ -1,19 +1,27 @@
-"""Appending of values to a growing column: bytes, valid UTF-8 text, hosts, message ids, maps.
+"""Growing columns, the memory that they reuse, and Arrow arrays that own such memory.
 
-No function needs the GIL. A function returns 0, or -1 if memory is exhausted.
+Values are bytes, valid UTF-8 text, hosts, message ids and maps. No function on a column needs the
+GIL. It returns 0, or -1 if memory is exhausted.
 """
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+import numpy as np
+
+cimport cython
+from cpython.buffer cimport PyBuffer_FillInfo
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uint8_t, uintptr_t
 from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp, memcpy, memmove, memset
 from posix.stdlib cimport posix_memalign
+from posix.unistd cimport usleep
 
 from pyrocketstore._rocketstore cimport (
     RS_HOST_V4_SIZE,
     RS_HOST_V6_SIZE,
+    rs_compare_and_swap,
     rs_env,
     rs_env_posix,
     rs_load_be32,
     rs_store_be64,
+    rs_store_release,
     rs_utf8_next,
 )
 from pyrocketstore.record._record cimport is_pair, next_property, property_text
@@ -382,3 +390,285 @@ cdef void free_map(map_column *m) noexcept nogil:
     free(m.value_ends.data)
     free(m.entries)
     free(m.slots)
+
+
+# Memory of columns, which is reused for later columns once it is unreferenced.
+#
+# Arrow releases memory in any thread, so the functions on blocks need no GIL.
+
+cdef enum:
+    MAX_BLOCKS = 64
+    MAX_KEPT = 167772160      # bytes of memory kept for the next columns
+    MAX_UNUSED = 1024         # bytes that are not worth a call of the allocator
+    RELEASE_TRIES = 1000      # 1 ms each
+
+# Blocks of released columns, oldest first. New memory costs a page fault for each 4 KiB, about as
+# much as decoding into it does. `in_use` is 1 while a thread works on the table. No other thread
+# waits for it: it allocates or frees instead, so a process that was forked meanwhile goes on.
+cdef column_block[MAX_BLOCKS] KEPT
+cdef int kept_count = 0
+cdef int64_t kept_bytes = 0
+cdef int64_t in_use = 0
+
+
+cdef inline bint _enter() noexcept nogil:
+    """Begin to use KEPT; False: another thread does."""
+    return rs_compare_and_swap(&in_use, 0, 1)
+
+
+cdef inline void _leave() noexcept nogil:
+    rs_store_release(&in_use, 0)
+
+
+cdef void _drop(int index) noexcept nogil:
+    """Remove a block from KEPT."""
+    global kept_count, kept_bytes
+    kept_bytes -= KEPT[index].capacity
+    kept_count -= 1
+    memmove(&KEPT[index], &KEPT[index + 1], (kept_count - index) * sizeof(column_block))
+
+
+cdef column_block take_block(int64_t least) noexcept nogil:
+    cdef int i
+    cdef int best = -1
+    cdef column_block found
+    found.data = NULL
+    found.capacity = 0
+    if not _enter():
+        return found
+    for i in range(kept_count):
+        if least <= KEPT[i].capacity <= 2 * least and (
+            best < 0 or KEPT[i].capacity < KEPT[best].capacity
+        ):
+            best = i
+    if best >= 0:
+        found = KEPT[best]
+        _drop(best)
+    _leave()
+    return found
+
+
+cdef int take_rows(column_block *b, int64_t size) noexcept nogil:
+    cdef var_column fresh
+    if size >= MIN_BLOCK:
+        b[0] = take_block(size)
+        if b.data != NULL:
+            return 0
+        memset(&fresh, 0, sizeof(var_column))
+        if reserve(&fresh, size) < 0:
+            return -1
+        b.data = fresh.data
+        b.capacity = fresh.capacity
+        return 0
+    b.data = <uint8_t *>realloc(NULL, max(size, <int64_t>1))
+    b.capacity = size
+    return -1 if b.data == NULL else 0
+
+
+cdef void give_block(column_block *b) noexcept nogil:
+    global kept_count, kept_bytes
+    cdef column_block given = b[0]
+    b.data = NULL
+    b.capacity = 0
+    if given.data == NULL or not MIN_BLOCK <= given.capacity <= MAX_KEPT or not _enter():
+        free(given.data)
+        return
+    while kept_count == MAX_BLOCKS or kept_bytes + given.capacity > MAX_KEPT:
+        free(KEPT[0].data)
+        _drop(0)
+    KEPT[kept_count] = given
+    kept_count += 1
+    kept_bytes += given.capacity
+    _leave()
+
+
+def reusable_bytes(Py_ssize_t size) -> np.ndarray:
+    """Return an uninitialized uint8[size] whose memory is reused once it is unreferenced."""
+    if size < 0:
+        raise ValueError(f"size {size}: must not be negative")
+    return column_array(size, np.uint8, 1)
+
+
+def release_memory() -> int:
+    """Free the memory that is kept for later columns; return its bytes (at most 160 MiB)."""
+    cdef int64_t released
+    cdef int tries = 0
+    while not _enter():
+        tries += 1
+        if tries == RELEASE_TRIES:  # the process was forked while a thread worked on the table
+            return 0
+        usleep(1000)
+    released = kept_bytes
+    while kept_count > 0:
+        free(KEPT[0].data)
+        _drop(0)
+    _leave()
+    return released
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class _Memory:
+    """The memory of a finished column, the base object of its arrays."""
+
+    cdef column_block block
+
+    def __dealloc__(self):
+        give_block(&self.block)
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.block.data, self.block.capacity, 0, flags)
+
+
+cdef object block_memory(column_block *b):
+    cdef _Memory memory = _Memory.__new__(_Memory)
+    memory.block = b[0]
+    b.data = NULL
+    b.capacity = 0
+    return memory
+
+
+cdef object column_array(Py_ssize_t count, object dtype, int64_t width):
+    cdef column_block block
+    if count * width < MIN_BLOCK:
+        return np.empty(count, dtype)
+    if take_rows(&block, count * width) < 0:
+        raise MemoryError
+    return np.frombuffer(block_memory(&block), dtype, count)
+
+
+cdef column_block take_data(var_column *c) noexcept nogil:
+    cdef column_block taken
+    cdef uint8_t *data
+    if c.capacity - c.size > max(c.capacity // 4, <int64_t>MAX_UNUSED):
+        data = <uint8_t *>realloc(c.data, max(c.size, <int64_t>1))
+        if data != NULL:
+            c.data = data
+            c.capacity = c.size
+    taken.data = c.data
+    taken.capacity = c.capacity
+    c.data = NULL
+    c.capacity = 0
+    return taken
+
+
+# Columns as arrays of Arrow's C data interface, which own their memory.
+#
+# An importer takes an array by a copy of its struct, and calls `release` in any thread, without the
+# GIL. Each array has its own memory, so that an importer may also take one child and release the
+# rest.
+
+cdef enum:
+    MAX_BUFFERS = 3
+    MAX_OWNED = 2
+
+
+# What `private_data` of an array refers to: the begin of its first block. `owned[0]` is this block.
+# In a parent, the structs of the children and the pointers to them follow.
+cdef struct array_memory:
+    const void *buffers[MAX_BUFFERS]
+    column_block owned[MAX_OWNED]
+
+
+assert sizeof(array_memory) <= HEAD_SIZE
+
+
+cdef void _release(arrow_array *a) noexcept nogil:
+    cdef array_memory *m = <array_memory *>a.private_data
+    cdef column_block[MAX_OWNED] owned
+    cdef int64_t i
+    for i in range(a.n_children):
+        if a.children[i].release != NULL:
+            a.children[i].release(a.children[i])
+    memcpy(owned, m.owned, sizeof(owned))
+    for i in range(MAX_OWNED):
+        give_block(&owned[i])
+    a.release = NULL
+
+
+cdef void open_column(
+    arrow_array *a, column_block *b, int64_t length, int64_t buffer_count
+) noexcept nogil:
+    cdef array_memory *m = <array_memory *>b.data
+    memset(a, 0, sizeof(arrow_array))
+    memset(m, 0, sizeof(array_memory))
+    m.owned[0] = b[0]
+    b.data = NULL
+    b.capacity = 0
+    a.length = length
+    a.n_buffers = buffer_count
+    a.buffers = m.buffers
+    a.private_data = m
+    a.release = _release
+
+
+cdef int open_parent(
+    arrow_array *a, int64_t length, int64_t buffer_count, int64_t child_count
+) noexcept nogil:
+    cdef int64_t children_size = child_count * (sizeof(arrow_array) + sizeof(arrow_array *))
+    cdef arrow_array *children
+    cdef column_block block
+    cdef int64_t i
+    if take_rows(&block, HEAD_SIZE + children_size) < 0:
+        return -1
+    memset(block.data + HEAD_SIZE, 0, children_size)
+    children = <arrow_array *>(block.data + HEAD_SIZE)
+    open_column(a, &block, length, buffer_count)
+    a.n_children = child_count
+    a.children = <arrow_array **>(children + child_count)
+    for i in range(child_count):
+        a.children[i] = children + i
+    return 0
+
+
+cdef void own_block(arrow_array *a, column_block *b) noexcept nogil:
+    (<array_memory *>a.private_data).owned[1] = b[0]
+    b.data = NULL
+    b.capacity = 0
+
+
+cdef int64_t _bytes_of(const arrow_array *a) noexcept nogil:
+    cdef const array_memory *m = <const array_memory *>a.private_data
+    cdef int64_t total = 0
+    cdef int64_t i
+    if a.release == NULL:
+        return 0
+    for i in range(MAX_OWNED):
+        total += m.owned[i].capacity
+    for i in range(a.n_children):
+        total += _bytes_of(a.children[i])
+    return total
+
+
+@cython.final
+@cython.auto_pickle(False)
+@cython.no_gc
+cdef class ArrowColumns:
+    """Decoded rows as one struct array of the C data interface, with a child for each column.
+
+    The columns that no importer has taken are released with this object.
+
+    Attributes: `names`, of the columns; `large`, the names of those with 64-bit offsets;
+    `body_bytes`, bytes of the column `body`, 0 without it.
+    """
+
+    def __dealloc__(self):
+        if self.array.release != NULL:
+            self.array.release(&self.array)
+
+    def __len__(self):
+        return self.array.length
+
+    @property
+    def address(self):
+        """The address of the struct array, to be imported once, while this object exists."""
+        return <uintptr_t>&self.array
+
+    def child_addresses(self):
+        """Return the address of each column, to be imported instead of the struct array."""
+        cdef int64_t i
+        return [<uintptr_t>self.array.children[i] for i in range(self.array.n_children)]
+
+    def byte_count(self):
+        """Return the bytes of memory that importers have not taken yet."""
+        return _bytes_of(&self.array)

@@ -2,10 +2,9 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from pyrocketstore.record._queue_check cimport QueueName, queue_name
 from pyrocketstore._rocketstore cimport rs_properties, rs_record
-from pyrocketstore.columns._arrow_array cimport ArrowColumns
-from pyrocketstore.columns._builder cimport column_block, map_column, var_column
+from pyrocketstore.columns._builder cimport ArrowColumns, column_block, map_column, var_column
+from pyrocketstore.record._record cimport QueueName, queue_name
 
 cdef enum:
     MAX_COLUMNS = 32

@@ -1,16 +1,17 @@
-from collections.abc import Sequence
-from typing import Final, Self, final
-
 import numpy as np
 import numpy.typing as npt
+from collections.abc import Sequence
+from typing import Final, Self, final
 from typing_extensions import Buffer
 
-from pyrocketstore.columns._memory_pool import release_memory as release_memory
-from pyrocketstore.columns._memory_pool import reusable_bytes as reusable_bytes
-from pyrocketstore.record._queue_check import QueueName
+from pyrocketstore.columns._builder import (
+    release_memory as release_memory,
+    reusable_bytes as reusable_bytes,
+)
+from pyrocketstore.record._record import QueueName
 
-__pyx_capi__: Final[dict[str, object]]
 __test__: Final[dict[str, object]]
+__pyx_capi__: Final[dict[str, object]]
 MAX_INFLATED_SIZE: Final[int]
 COLUMNS: Final[tuple[str, ...]]
 PROPERTIES_MAP: Final[str]
@@ -98,3 +99,17 @@ def check_records(
     phy_offsets: npt.NDArray[np.int64] | None = None,
     check_crc: bool = False,
 ) -> npt.NDArray[np.uint8]: ...
+
+# positions int64[n], sizes int32[n], bytes
+def properties_maps(
+    data: Buffer | npt.NDArray[np.generic],
+    positions: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int32],
+) -> MapColumn: ...
+
+# int64[n]
+def tags_codes(
+    data: Buffer | npt.NDArray[np.generic],
+    positions: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int32],
+) -> npt.NDArray[np.int64]: ...

@@ -6,7 +6,6 @@ pass, so that each record is read once, while it is in the cache. Compressed bod
 after the pass.
 """
 import zlib
-
 import numpy as np
 
 cimport cython
@@ -16,24 +15,6 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
-from pyrocketstore.columns._arrow_array cimport (
-    HEAD_SIZE,
-    ArrowColumns,
-    arrow_array,
-    open_column,
-    open_parent,
-    own_block,
-)
-from pyrocketstore.columns._memory_pool cimport (
-    MIN_BLOCK,
-    block_memory,
-    give_block,
-    take_block,
-    take_data,
-    take_rows,
-)
-from pyrocketstore.record._queue_check cimport QueueName, is_of_queue
-from pyrocketstore.record._record cimport check_record, scan_properties, tags_code_of
 from pyrocketstore._rocketstore cimport (
     RS_BAD_SIZE,
     RS_COMPRESSED_FLAG,
@@ -52,23 +33,43 @@ from pyrocketstore._rocketstore cimport (
     rs_status_name,
 )
 from pyrocketstore.columns._builder cimport (
+    ArrowColumns,
+    HEAD_SIZE,
+    MIN_BLOCK,
     add_bytes,
     add_host,
     add_msg_id,
     add_properties,
     add_text,
+    arrow_array,
+    block_memory,
+    column_array,
     column_block,
     free_map,
+    give_block,
     map_column,
+    open_column,
+    open_parent,
+    own_block,
     reserve,
+    take_block,
+    take_data,
+    take_rows,
     var_column,
 )
+from pyrocketstore.record._record cimport (
+    QueueName,
+    check_record,
+    is_of_queue,
+    scan_properties,
+    tags_code_of,
+)
 
-from pyrocketstore.columns._memory_pool import release_memory, reusable_bytes
-from pyrocketstore.record._message import MAX_INFLATED_SIZE
+from pyrocketstore.arguments.scalars import entries_of, exact_text
+from pyrocketstore.columns._builder import release_memory, reusable_bytes
 from pyrocketstore.display import shown
 from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
-from pyrocketstore.arguments.scalars import entries_of, exact_text
+from pyrocketstore.record._message import MAX_INFLATED_SIZE
 
 cdef object MAX_INT64 = (1 << 63) - 1
 
@@ -1039,3 +1040,111 @@ def compressed_records(
     finally:
         PyBuffer_Release(&view)
     return found
+
+
+# Columns derived from columns of text: maps of properties texts, and hashes of tags.
+
+cdef int _check_texts(
+    const int64_t[::1] positions, const int32_t[::1] sizes, Py_ssize_t end
+) except -1:
+    cdef Py_ssize_t i
+    if sizes.shape[0] != positions.shape[0]:
+        raise StoreFormatError("positions and sizes must have one entry a text")
+    for i in range(positions.shape[0]):
+        if not (0 <= sizes[i] <= end and 0 <= positions[i] <= end - sizes[i]):
+            raise StoreFormatError(
+                f"text {i}, {sizes[i]} bytes at {positions[i]}, is outside of the {end} bytes given"
+            )
+    return 0
+
+
+cdef int _add_maps(
+    map_column *m,
+    const uint8_t *p,
+    const int64_t[::1] positions,
+    const int32_t[::1] sizes,
+    int32_t *offsets,
+) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(positions.shape[0]):
+        offsets[i] = <int32_t>m.count
+        if add_properties(m, p + positions[i], sizes[i]) < 0:
+            return -1
+    offsets[positions.shape[0]] = <int32_t>m.count
+    return 0
+
+
+def properties_maps(
+    data, const int64_t[::1] positions not None, const int32_t[::1] sizes not None
+) -> MapColumn:
+    """Parse properties texts in `data` into maps, as decode_records does for properties_map.
+
+    Parameters
+    ----------
+    data : bytes-like
+    positions : int64[n], bytes into `data`
+    sizes : int32[n], bytes
+
+    Raises
+    ------
+    StoreFormatError: a text exceeds `data`, or there are more than 2**31 - 1 properties.
+
+    Threads: the pass releases the GIL; `data` must not be written to meanwhile.
+    Source: RocketMQ 4.9.3 MessageDecoder#string2messageProperties.
+    """
+    cdef Py_buffer view
+    cdef map_column m
+    cdef int32_t[::1] memory
+    cdef int failed
+    memset(&m, 0, sizeof(m))
+    offsets = column_array(positions.shape[0] + 1, np.int32, 4)
+    memory = offsets
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        _check_texts(positions, sizes, view.len)
+        with nogil:
+            failed = _add_maps(&m, <const uint8_t *>view.buf, positions, sizes, &memory[0])
+        if failed:
+            raise MemoryError
+        return map_result(&m, offsets)
+    finally:
+        free_map(&m)
+        PyBuffer_Release(&view)
+
+
+def tags_codes(
+    data, const int64_t[::1] positions not None, const int32_t[::1] sizes not None
+) -> np.ndarray:
+    """Return the tags code of each tags text in `data` (UTF-8), as a queue unit stores it.
+
+    Parameters
+    ----------
+    data : bytes-like
+    positions : int64[n], bytes into `data`
+    sizes : int32[n], bytes
+
+    Returns
+    -------
+    int64[n]: Java's String.hashCode, 0 for an empty text.
+
+    Raises
+    ------
+    StoreFormatError: a text exceeds `data`.
+
+    Threads: as properties_maps.
+    Source: RocketMQ 4.9.3 MessageExtBrokerInner#tagsString2tagsCode.
+    """
+    cdef Py_buffer view
+    cdef Py_ssize_t i
+    cdef int64_t[::1] codes
+    hashes = np.empty(positions.shape[0], np.int64)
+    codes = hashes
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        _check_texts(positions, sizes, view.len)
+        with nogil:
+            for i in range(positions.shape[0]):
+                codes[i] = tags_code_of(<const uint8_t *>view.buf + positions[i], sizes[i])
+    finally:
+        PyBuffer_Release(&view)
+    return hashes

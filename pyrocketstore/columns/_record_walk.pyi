@@ -1,14 +1,37 @@
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, Self, final
-
+import numpy as np
+import numpy.typing as npt
 import numpy
+from collections.abc import Iterator, Mapping, Sequence
 from numpy.typing import NDArray
+from typing import Any, Final, Self, final
 from typing_extensions import Buffer
 
 from pyrocketstore.commit_log._scan import FileWindow, TopicQueueMap
 from pyrocketstore.system._env import EnvTable
 
 __test__: Final[dict[str, object]]
+
+@final
+class QueueRows:
+    """Ranges of queues, their units, and the units that records have matched."""
+
+    def __new__(
+        cls,
+        queues: Sequence[tuple[str, int, int, int]],  # topic, id, queue offsets [low, high)
+        phy_offsets: npt.NDArray[np.int64],  # int64[m], bytes
+        sizes: npt.NDArray[np.int32],  # int32[m], bytes
+        answered: npt.NDArray[np.bool_],  # bool[m], set for each matched unit
+    ) -> Self: ...
+    def rows(
+        self,
+        data: Buffer | npt.NDArray[np.generic],
+        positions: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int32],
+        phy_offsets: npt.NDArray[np.int64],
+        *,
+        path: str = "commit log",
+    ) -> npt.NDArray[np.bool_]: ...
+
 BAD_PROPERTIES: str
 
 @final

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pyrocketstore.columns._arrow_array import ArrowColumns
+from pyrocketstore.columns._builder import ArrowColumns
 from pyrocketstore.columns._decode import MapColumn, VarColumn, column_type
 from pyrocketstore.errors import MissingExtraError
 from pyrocketstore.system.signal_shield import imported

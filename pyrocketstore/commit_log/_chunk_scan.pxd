@@ -3,8 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 from pyrocketstore.system._env cimport EnvTable
 from pyrocketstore._rocketstore cimport rs_properties, rs_queue, rs_record
-from pyrocketstore.commit_log._scan cimport FileWindow, TopicQueueMap, map_entry
-from pyrocketstore.commit_log._topic_min_offsets cimport TopicMinOffsets
+from pyrocketstore.commit_log._scan cimport FileWindow, TopicMinOffsets, TopicQueueMap, map_entry
 
 cdef enum:
     MAX_DELAY_LEVELS = 1000

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from pyrocketstore.system._env import EnvTable
 from pyrocketstore.commit_log._scan import TopicQueueMap
-from pyrocketstore.commit_log._topic_min_offsets import TopicMinOffsets
+from pyrocketstore.commit_log._scan import TopicMinOffsets
 
 __pyx_capi__: Final[dict[str, object]]
 __test__: Final[dict[str, object]]

@@ -10,7 +10,7 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
 from pyrocketstore.system._env cimport EnvTable
-from pyrocketstore.index._put cimport (
+from pyrocketstore.index._entries cimport (
     index_key_hash,
     index_key_prefix,
     index_keys,
@@ -40,6 +40,7 @@ from pyrocketstore._rocketstore cimport (
 )
 from pyrocketstore.commit_log._scan cimport (
     FileWindow,
+    TopicMinOffsets,
     TopicQueueMap,
     at_position,
     check_range,
@@ -48,7 +49,6 @@ from pyrocketstore.commit_log._scan cimport (
     next_record,
     scan_state,
 )
-from pyrocketstore.commit_log._topic_min_offsets cimport TopicMinOffsets
 from pyrocketstore.record._text cimport java_text
 
 import numpy

@@ -1,8 +1,7 @@
 """Scans of the commit log, for the dispatch loop."""
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint64_t, uint8_t
 from libc.string cimport memchr
 
-from pyrocketstore.system._env cimport EnvTable
 from pyrocketstore._rocketstore cimport (
     RS_BAD_MAGIC,
     RS_BAD_SIZE,
@@ -17,7 +16,7 @@ from pyrocketstore._rocketstore cimport (
     rs_queue,
     rs_record,
 )
-
+from pyrocketstore.system._env cimport EnvTable
 
 cdef enum:
     WINDOW_BYTES = 524288
@@ -162,3 +161,20 @@ cdef inline int64_t find_magic(const uint8_t *p, int64_t at, int64_t size) noexc
             return at
         at += 1
     return -1
+
+
+# The minimum of each topic of which a part was removed, for the loops over records.
+
+cdef class TopicMinOffsets:
+    cdef TopicQueueMap topics
+    cdef dict table
+    cdef int64_t highest        # no topic has a greater minimum; 0 without topics
+
+    # Whether a topic, UTF-8, has a minimum behind `phy_offset`. Call `removes`.
+    cdef bint removes_known(self, const uint8_t *topic, int32_t size,
+                            int64_t phy_offset) noexcept nogil
+
+    # Whether units of the topic that name `phy_offset` are removed.
+    cdef inline bint removes(self, const uint8_t *topic, int32_t size,
+                             int64_t phy_offset) noexcept nogil:
+        return phy_offset < self.highest and self.removes_known(topic, size, phy_offset)

@@ -1,11 +1,13 @@
-from typing import Final, Self
-
-from typing_extensions import disjoint_base
+import numpy as np
+import numpy.typing as npt
+from collections.abc import Mapping
+from typing import Final, Self, final
+from typing_extensions import Buffer, disjoint_base
 
 from pyrocketstore.system._env import EnvTable
 
-__pyx_capi__: Final[dict[str, object]]
 __test__: Final[dict[str, object]]
+__pyx_capi__: Final[dict[str, object]]
 
 @disjoint_base
 class TopicQueueMap:
@@ -43,3 +45,21 @@ def find_valid_record(
     *,
     check_crc: bool,
 ) -> int: ...
+
+@final
+class TopicMinOffsets:
+    def __new__(cls, table: Mapping[str, int]) -> Self: ...
+    def of(self, topic: str) -> int: ...  # bytes of the log
+    def by_topic(self) -> dict[str, int]: ...
+    def __bool__(self) -> bool: ...
+
+# (positions int64[n], sizes int32[n], next_position, status)
+def walk_records(
+    data: Buffer | npt.NDArray[np.generic],
+    position: int,
+    stop: int,
+    phy_offset: int,
+    *,
+    end: int | None = None,
+    check_crc: bool = False,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], int, int]: ...

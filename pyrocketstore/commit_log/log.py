@@ -9,10 +9,9 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyrocketstore.commit_log._append import CommitLogCore, QueueSlot
-from pyrocketstore.commit_log._put_result import PutMessageResult, make_result
-from pyrocketstore.commit_log._store_times import StoreTimes
-from pyrocketstore.commit_log._topic_min_offsets import TopicMinOffsets
+from pyrocketstore.commit_log._append import CommitLogCore, QueueSlot, StoreTimes
+from pyrocketstore.commit_log._puts import PutMessageResult, make_result
+from pyrocketstore.commit_log._scan import TopicMinOffsets
 from pyrocketstore.config.dledger import (
     ENTRY_HEADER_SIZE,
     ENTRY_MAGIC_CODE,

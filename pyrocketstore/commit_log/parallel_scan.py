@@ -19,7 +19,7 @@ from pyrocketstore.results import Status
 from pyrocketstore.system.thread_pool import PoolCall, ThreadPool
 
 if TYPE_CHECKING:
-    from pyrocketstore.commit_log._topic_min_offsets import TopicMinOffsets
+    from pyrocketstore.commit_log._scan import TopicMinOffsets
     from pyrocketstore.files._mapped_file import MappedFile
     from pyrocketstore.files.mapped_file_queue import MappedFileQueue
     from pyrocketstore.system.env import Env

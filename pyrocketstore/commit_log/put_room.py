@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pyrocketstore.commit_log._put_reservations import Reservation, Reservations
+from pyrocketstore.commit_log._append import Reservation, Reservations
 from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.display import logger
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from pyrocketstore.commit_log._topic_min_offsets import TopicMinOffsets
+from pyrocketstore.commit_log._scan import TopicMinOffsets
 from pyrocketstore.commit_log.parallel_scan import records_between
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreCorruptionError, StoreError

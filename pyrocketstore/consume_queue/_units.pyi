@@ -1,13 +1,15 @@
-from typing import Final, final
-
 import numpy
+from collections.abc import Callable
 from numpy.typing import NDArray
+from typing import Final, Self, final
 from typing_extensions import Buffer, disjoint_base
 
+from pyrocketstore.consume_queue.units import UnitReader
 from pyrocketstore.files._mapped_file import MappedFile
+from pyrocketstore.system._env import EnvTable
 
-__pyx_capi__: Final[dict[str, object]]
 __test__: Final[dict[str, object]]
+__pyx_capi__: Final[dict[str, object]]
 
 MAX_ADDR: Final[int]
 MAX_PHY_OFFSET: Final[int]
@@ -75,3 +77,36 @@ def encode_units(
     size: NDArray[numpy.int32],  # [n]
     tags_code: NDArray[numpy.int64],  # [n]
 ) -> bytes: ...
+
+def look_at_queues(
+    env: EnvTable,
+    directories: tuple[bytes, ...],
+    file_size: int,
+    writable: bool,
+    found: NDArray[numpy.int64],
+) -> None: ...
+def read_files(
+    files: tuple[MappedFile, ...],
+    position: NDArray[numpy.int64],
+    size: NDArray[numpy.int64],
+    at: NDArray[numpy.int64],
+    target: NDArray[numpy.uint8],
+    done: NDArray[numpy.uint8],
+) -> None: ...
+
+@final
+class UnitWindow:
+    def __new__(cls, reader: UnitReader) -> Self: ...
+    def lower_bound_by_time(
+        self, low: int, high: int, timestamp: int, store_time: Callable[[int, int], int]
+    ) -> int: ...
+    def nearest_by_time(
+        self,
+        mapped_file: MappedFile,
+        timestamp: int,
+        store_time: Callable[[int, int], int],
+        min_logic_offset: int,
+        min_phy_offset: int,
+    ) -> int: ...
+
+def has_file(reader: UnitReader, queue_offset: int) -> bool: ...

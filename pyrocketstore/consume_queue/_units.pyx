@@ -1,24 +1,31 @@
-"""Write units of consume queues, and scan them. Every queue unit is written in this module.
+"""Write, read and scan units of consume queues. Every queue unit is written in this module.
 
 A unit has 20 bytes: i64 phy_offset, i32 size, i64 tags_code, big-endian; unit n of a queue is at
 byte 20 n of its file sequence. A pre-blank unit (0, 2147483647, 0) fills a queue offset that never
 had a message.
 """
+import numpy
+import os
+
 cimport cython
-from libc.errno cimport ENOMEM
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.errno cimport ELOOP, ENAMETOOLONG, ENOENT, ENOMEM, ENOTDIR
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, strlen
+from posix.fcntl cimport O_RDONLY, O_RDWR
 
-from pyrocketstore.system._allocation cimport confirm_room, write_all
-from pyrocketstore.files._mapped_file cimport MappedFile, confirm
 from pyrocketstore._rocketstore cimport (
     RS_CQ_EXT_MAX_ADDR,
     RS_CQ_EXT_MIN_UNIT_SIZE,
     RS_CQ_STORE_UNIT_SIZE,
+    RS_ENTRY_FILE,
     RS_NEED_FILE,
     RS_NEED_PYTHON,
     RS_OK,
     RS_REPEAT,
+    check_io,
+    rs_env,
     rs_load_acquire,
     rs_load_be16,
     rs_load_be32,
@@ -31,9 +38,10 @@ from pyrocketstore._rocketstore cimport (
     rs_store_release,
     rs_store_release32,
 )
+from pyrocketstore.files._mapped_file cimport MappedFile, confirm, file_with
 from pyrocketstore.files._writes cimport write_bytes
-
-import numpy
+from pyrocketstore.system._allocation cimport confirm_room, write_all
+from pyrocketstore.system._env cimport EnvTable
 
 from pyrocketstore.errors import StoreIOError
 
@@ -701,3 +709,467 @@ def encode_units(const int64_t[::1] phy_offset not None, const int32_t[::1] size
         with nogil:
             encode(&view[0], count, &phy_offset[0], &size[0], &tags_code[0])
     return bytes(target)
+
+
+# Read the files of many consume queues in one call: without the GIL, one file open at a time.
+#
+# A call handles the usual case only. A queue with anything else is left to the Python code for
+# single queues.
+
+cdef enum:
+    DIGITS = 20             # of a file name
+    PATH_MAX = 4096
+    TAIL = 8192             # bytes after the end of the units that must be zeros
+    FIRST_READ = 12300      # a few units and the zeros after them
+    BUFFER = 61440          # a multiple of the unit, as FIRST_READ
+    COLUMNS = 4
+    LISTDIR = 0             # numbers in FUNCTIONS
+    OPEN = 1
+    PREAD = 2
+    CLOSE = 3
+    FSTAT = 4
+
+cdef int64_t NO_LIMIT = 0x7FFFFFFFFFFFFFFF
+# The largest offset at which a file of a store may end; a test compares it with `file_sizes`.
+cdef int64_t MAX_FILE_END = 0x7FFFFFFF00000000
+
+
+cdef int64_t offset_of(const char *name) noexcept nogil:
+    # The offset that a name of 20 digits states; -1: not such a name, -2: not an int64.
+    cdef int64_t offset = 0
+    cdef int i, digit
+    for i in range(DIGITS):
+        if not c'0' <= name[i] <= c'9':
+            return -1
+    if name[DIGITS]:
+        return -1
+    for i in range(DIGITS):
+        digit = name[i] - c'0'
+        if offset > (NO_LIMIT - digit) // 10:
+            return -2
+        offset = 10 * offset + digit
+    return offset
+
+
+cdef struct failure:
+    # The first call that failed: its number in FUNCTIONS and its negated errno, 0 without one.
+    int function
+    int64_t error
+
+
+cdef tuple FUNCTIONS = ("listdir", "open", "pread", "close", "fstat")
+
+
+cdef int64_t note(failure *failed, int function, int64_t result) noexcept nogil:
+    # The code for single queues knows what to do about a path that does not lead to a file.
+    cdef bint is_known = result in (-ENOENT, -ENOTDIR, -ELOOP, -ENAMETOOLONG)
+    if result < 0 and not is_known and not failed.error:
+        failed.function = function
+        failed.error = result
+    return result
+
+
+cdef int64_t only_file(const rs_env *env, char *path, failure *failed) noexcept nogil:
+    # The offset of the one file in a directory, whose name is appended to `path`. Below 0: the
+    # directory has no file of the sequence, or several, or cannot be listed.
+    cdef char *entries = NULL
+    cdef int64_t size = note(failed, LISTDIR, env.list_directory(path, False, &entries))
+    cdef int64_t at = 0, found = -1, offset
+    cdef size_t length = strlen(path)
+    while at < size:
+        offset = offset_of(entries + at + 1)
+        if offset != -1:
+            if found != -1 or entries[at] != RS_ENTRY_FILE:
+                found = -2
+                break
+            found = offset
+            path[length] = c'/'
+            memcpy(path + length + 1, entries + at + 1, DIGITS + 1)
+        at += <int64_t>strlen(entries + at + 1) + 2
+    free(entries)
+    return found
+
+
+cdef bint is_unwritten(const rs_env *env, int fd, uint8_t *buffer, int64_t begin,
+                       int64_t end, failure *failed) noexcept nogil:
+    cdef int64_t size = min(<int64_t>TAIL, end - begin)
+    cdef int64_t got = note(failed, PREAD, env.pread(fd, buffer, size, begin))
+    return got == size and are_zeros(buffer, size)
+
+
+cdef bint find_end(const rs_env *env, int fd, int64_t file_size, uint8_t *buffer,
+                   int64_t *found, failure *failed) noexcept nogil:
+    # The end of the units, and one past the last message; False: bytes follow the end, or an error.
+    cdef int64_t position = 0, size, rest
+    cdef unit_scan units
+    found[1] = 0
+    found[2] = -1
+    while position < file_size:
+        size = min(<int64_t>(FIRST_READ if position == 0 else BUFFER), file_size - position)
+        if note(failed, PREAD, env.pread(fd, buffer, size, position)) != size:
+            return False
+        units = scan(buffer, size, NO_LIMIT)
+        found[1] = position + units.valid_size
+        if units.max_phy_offset >= 0:
+            found[2] = units.max_phy_offset
+        if units.valid_size < size:
+            rest = min(<int64_t>TAIL, file_size - found[1])
+            if rest <= size - units.valid_size:
+                return are_zeros(buffer + units.valid_size, rest)
+            return is_unwritten(env, fd, buffer, found[1], file_size, failed)
+        position += size
+    return True
+
+
+cdef bint look(const rs_env *env, char *path, int64_t file_size, bint writable, uint8_t *buffer,
+               int64_t *found, failure *failed) noexcept nogil:
+    # found: the offset of the file, the end of its units, one past the last message, 1.
+    cdef int64_t offset = only_file(env, path, failed)
+    cdef bint is_usual
+    cdef int fd
+    found[3] = False
+    if offset < 0 or offset % file_size or offset > MAX_FILE_END - file_size:
+        return False
+    found[0] = offset
+    # As the file will be opened, so that a file without that permission is an error now.
+    fd = <int>note(failed, OPEN, env.open(path, O_RDWR if writable else O_RDONLY, 0))
+    if fd < 0:
+        return False
+    is_usual = (note(failed, FSTAT, env.file_size(fd)) == file_size
+                and find_end(env, fd, file_size, buffer, found, failed))
+    found[3] = note(failed, CLOSE, env.close(fd)) == 0 and is_usual
+    return found[3]
+
+
+def look_at_queues(EnvTable env not None, tuple directories not None, int64_t file_size,
+                   bint writable, int64_t[:, ::1] found not None):
+    """Find the end of each queue that has one file, of `file_size` bytes, with zeros after its
+    units.
+
+    Parameters
+    ----------
+    directories : tuple of bytes, paths of queues
+    writable : bool, each file must be one that can be opened for writing
+    found : int64[n, 4], written to: the offset of the file; the bytes of its units; one past the
+        last message that they name, bytes of the log, -1 without one; 1, or 0 for a queue that is
+        not of this kind, whose other values mean nothing
+
+    Raises StoreIOError if a directory or a file cannot be read.
+
+    Threads: any, without the GIL.
+    """
+    cdef Py_ssize_t count = len(directories), i
+    cdef const char **paths
+    cdef char path[PATH_MAX]
+    cdef uint8_t *buffer
+    cdef failure failed
+    if found.shape[0] != count or found.shape[1] != COLUMNS or file_size <= 0:
+        raise ValueError("found must have a row of 4 for each directory, and file_size be positive")
+    if count == 0:
+        return
+    paths = <const char **>malloc(count * sizeof(char *))
+    buffer = <uint8_t *>malloc(BUFFER)
+    try:
+        if paths == NULL or buffer == NULL:
+            raise MemoryError()
+        for i in range(count):
+            paths[i] = PyBytes_AS_STRING(<bytes?>directories[i])
+        failed.error = failed.function = 0
+        with nogil:
+            for i in range(count):
+                found[i, 3] = False
+                if strlen(paths[i]) < PATH_MAX - DIGITS - 2:
+                    memcpy(path, paths[i], strlen(paths[i]) + 1)
+                    look(&env.table, path, file_size, writable, buffer, &found[i, 0], &failed)
+                    if failed.error:
+                        break
+        check_io(failed.error, FUNCTIONS[failed.function], os.fsdecode(path), -1)
+    finally:
+        free(paths)
+        free(buffer)
+
+
+cdef bint read_range(const rs_env *env, const char *path, uint8_t *target, int64_t size,
+                     int64_t position, failure *failed) noexcept nogil:
+    cdef int fd = <int>note(failed, OPEN, env.open(path, O_RDONLY, 0))
+    cdef bint is_read
+    if fd < 0:
+        return False
+    is_read = note(failed, PREAD, env.pread(fd, target, size, position)) == size
+    return note(failed, CLOSE, env.close(fd)) == 0 and is_read
+
+
+def read_files(tuple files not None, const int64_t[::1] position not None,
+               const int64_t[::1] size not None, const int64_t[::1] at not None,
+               uint8_t[::1] target not None, uint8_t[::1] done not None):
+    """Read a range of each file on disk into one buffer.
+
+    Parameters
+    ----------
+    files : tuple of n MappedFile
+    position, size : int64[n], the ranges, bytes
+    at : int64[n], where a range begins in `target`
+    target : uint8[m], written to
+    done : uint8[n], written to: 1, or 0 for a file that is not of the mode "shared" or "read", was
+        deleted or ends before its range does
+
+    Raises StoreIOError if another file cannot be opened or read: that it is mapped, so that its
+    units can be had all the same, does not make the failure good.
+
+    Threads: any, without the GIL.
+    """
+    cdef Py_ssize_t count = len(files), i
+    cdef const char **paths
+    cdef const rs_env *env = NULL
+    cdef MappedFile file
+    cdef failure failed
+    if not count == position.shape[0] == size.shape[0] == at.shape[0] == done.shape[0]:
+        raise ValueError("the arrays must have one entry for each file")
+    for i in range(count):
+        if position[i] < 0 or size[i] < 0 or not 0 <= at[i] <= target.shape[0] - size[i]:
+            raise ValueError("each range must be in target")
+    if count == 0:
+        return
+    paths = <const char **>malloc(count * sizeof(char *))
+    if paths == NULL:
+        raise MemoryError()
+    try:
+        for i in range(count):
+            file = <MappedFile?>files[i]
+            paths[i] = file.disk_path()
+            env = file.file.env
+        failed.error = failed.function = 0
+        with nogil:
+            for i in range(count):
+                done[i] = False
+                if paths[i] == NULL or size[i] == 0:
+                    continue
+                done[i] = read_range(env, paths[i], &target[at[i]], size[i], position[i], &failed)
+                if failed.error:
+                    break
+        if failed.error:
+            check_io(failed.error, FUNCTIONS[failed.function], (<MappedFile>files[i]).path,
+                     position[i] if failed.function == PREAD else -1)
+    finally:
+        free(paths)
+
+
+# Single units of a queue for compiled readers, and searches by time.
+#
+# A unit is read in the file's mapping. Where the file is not mapped, one call reads a block of
+# units around it.
+
+cdef enum:
+    NEAR_UNITS = 32     # a search reads so many units on both sides of each step
+    SCAN_UNITS = 4096   # and so many at once where records are unreadable
+
+# No queue has a unit there.
+cdef int64_t MAX_OFFSET = (<int64_t>1 << 62) // UNIT
+
+
+@cython.final
+@cython.auto_pickle(False)
+@cython.no_gc_clear
+cdef class UnitWindow:
+    """The units of a queue around the one that was read last.
+
+    Parameters
+    ----------
+    reader : UnitReader
+
+    Raises StoreIOError. Threads: one at a time.
+    """
+
+    def __cinit__(self, reader):
+        self.reader = reader
+        self.mapped_file_queue = reader.mapped_file_queue
+        self.file_size = reader.mapped_file_size
+
+    def __dealloc__(self):
+        if self.held is not None:
+            self.held.drop_hold()
+
+    cdef int close(self) except -1:
+        cdef MappedFile held = self.held
+        self.first = self.stop = 0
+        self.base = NULL
+        self.block = None
+        self.held = None
+        if held is not None:
+            held.drop_hold()
+        return 0
+
+    cdef const uint8_t *at(
+        self, int64_t queue_offset, int64_t before, int64_t ahead
+    ) except? NULL:
+        if not self.first <= queue_offset < self.stop:
+            self.move(queue_offset, before, ahead)
+            if not self.first <= queue_offset < self.stop:
+                return NULL
+        return self.base + (queue_offset - self.first) * UNIT
+
+    cdef int move(self, int64_t queue_offset, int64_t before, int64_t ahead) except -1:
+        cdef MappedFile mapped_file
+        cdef int64_t position, wrote, begin
+        self.close()
+        if queue_offset < 0 or queue_offset > MAX_OFFSET:
+            return 0
+        position = queue_offset * UNIT
+        mapped_file = file_with(self.mapped_file_queue.mapped_files, position, self.file_size)
+        if mapped_file is None:
+            return 0
+        position -= mapped_file.file.file_from_offset
+        wrote = rs_load_acquire(&mapped_file.file.wrote)
+        if position > wrote - UNIT:
+            return 0
+        if mapped_file.file.base != NULL:
+            if mapped_file.take_hold():
+                self.held = mapped_file
+                self.base = mapped_file.file.base
+                self.set(mapped_file, 0, wrote)
+            return 0
+        begin = max(<int64_t>0, position - before * UNIT)
+        ahead = min(max(ahead, <int64_t>1), wrote // UNIT)
+        wrote = min(wrote, position + ahead * UNIT)
+        self.block = self.read(mapped_file, begin, wrote - begin)
+        self.base = <const uint8_t *>PyBytes_AS_STRING(self.block)
+        self.set(mapped_file, begin, PyBytes_GET_SIZE(self.block))
+        return 0
+
+    cdef bytes read(self, MappedFile mapped_file, int64_t position, int64_t size):
+        # As UnitReader.read, without its frames.
+        if not mapped_file.is_on_disk():
+            return self.reader.read(mapped_file, position, size)
+        try:
+            return mapped_file.pread(position, size)
+        except StoreIOError as error:
+            if not self.reader.is_gone(mapped_file, error):
+                raise
+            return b""
+
+    cdef int set(self, MappedFile mapped_file, int64_t begin, int64_t size) except -1:
+        # The window starts at byte `begin` of the file.
+        self.first = (mapped_file.file.file_from_offset + begin) // UNIT
+        self.stop = self.first + size // UNIT
+        return 0
+
+    # ---- time ------------------------------------------------------------------------------------
+
+    def lower_bound_by_time(self, int64_t low, int64_t high, timestamp, store_time):
+        """Return the first queue offset in [low, high) stored at `timestamp` or later, or `high`.
+
+        Parameters
+        ----------
+        timestamp : int, Unix ms
+        store_time : callable(phy_offset, size): Unix ms, -1 for an unreadable message
+        """
+        cdef int64_t answer = high
+        cdef int64_t middle
+        cdef int64_t[2] found
+        low, high = max(low, <int64_t>0), min(high, MAX_OFFSET)
+        try:
+            while low < high:
+                middle = low + (high - low) // 2
+                if not self.first_stored(middle, high, store_time, found):
+                    high = middle
+                elif found[1] >= timestamp:
+                    high = middle
+                    answer = found[0]
+                else:
+                    low = found[0] + 1
+        finally:
+            self.close()
+        return answer
+
+    cdef bint first_stored(
+        self, int64_t start, int64_t end, object store_time, int64_t *found
+    ) except -1:
+        cdef int64_t ahead = NEAR_UNITS
+        cdef int64_t phy_offset, time
+        cdef int32_t size
+        cdef const uint8_t *p
+        while start < end:
+            p = self.at(start, NEAR_UNITS, ahead)
+            if p == NULL:  # the file is deleted; the next file may have some
+                start = self.next_file(start)
+                continue
+            phy_offset, size = rs_load_be64(p), rs_load_be32(p + 8)
+            if not is_pre_blank(phy_offset, size, rs_load_be64(p + 12)):
+                time = store_time(phy_offset, size)
+                if time >= 0:
+                    found[0], found[1] = start, time
+                    return True
+            start += 1
+            ahead = min(4 * ahead, <int64_t>SCAN_UNITS)
+        return False
+
+    cdef int64_t next_file(self, int64_t start) except -1:
+        # The first queue offset of the next file, MAX_OFFSET without one.
+        cdef int64_t found = MAX_OFFSET
+        cdef int64_t first
+        for item in self.mapped_file_queue.mapped_files:
+            first = (<MappedFile?>item).file.file_from_offset // UNIT
+            if start < first < found:
+                found = first
+        return found
+
+    def nearest_by_time(
+        self, MappedFile mapped_file, timestamp, store_time, int64_t min_logic_offset,
+        int64_t min_phy_offset,
+    ):
+        """Return the result of ConsumeQueue.get_offset_in_queue_by_time in one file: bytes of the
+        queue; -1 divided as Java does where no unit was found.
+        """
+        cdef int64_t base = mapped_file.file.file_from_offset
+        cdef int64_t low = min_logic_offset - base if min_logic_offset > base else 0
+        cdef int64_t high = rs_load_acquire(&mapped_file.file.wrote) - UNIT
+        cdef int64_t left = -1, right = -1, left_time = -1, right_time = -1
+        cdef int64_t middle, phy_offset, stored
+        cdef const uint8_t *p
+        try:
+            while high >= low:
+                middle = (low + high) // (2 * UNIT) * UNIT
+                p = self.at((base + middle) // UNIT, NEAR_UNITS, NEAR_UNITS)
+                if p == NULL:
+                    return 0
+                phy_offset = rs_load_be64(p)
+                if phy_offset < min_phy_offset:
+                    low = middle + UNIT
+                    left = middle
+                    continue
+                stored = store_time(phy_offset, rs_load_be32(p + 8))
+                if stored < 0:
+                    return 0
+                if stored == timestamp:
+                    return base + middle
+                if stored > timestamp:
+                    high = middle - UNIT
+                    right, right_time = middle, stored
+                else:
+                    low = middle + UNIT
+                    left, left_time = middle, stored
+        finally:
+            self.close()
+        if left_time == -1:
+            return base + right
+        if right_time == -1:
+            return base + left
+        if abs(timestamp - left_time) > abs(timestamp - right_time):
+            return base + right
+        return base + left
+
+
+def has_file(reader, int64_t queue_offset):
+    """Return True if the file with a unit that was read before surely still has its name: its
+    bytes are those that were read. False where that cannot be told without reading it.
+
+    Parameters
+    ----------
+    reader : UnitReader
+    """
+    cdef tuple files = reader.mapped_file_queue.mapped_files
+    cdef MappedFile found
+    if not 0 <= queue_offset <= MAX_OFFSET:
+        return False
+    found = file_with(files, queue_offset * UNIT, reader.mapped_file_size)
+    return found is not None and found.has_name()

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pyrocketstore.consume_queue._queue_files import look_at_queues, read_files
-from pyrocketstore.consume_queue._units import read_units
+from pyrocketstore.consume_queue._units import look_at_queues, read_files, read_units
 from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE, FoundQueue, QueueUnits
 from pyrocketstore.system.signal_shield import check_abandoned
 from pyrocketstore.system.thread_pool import ThreadPool

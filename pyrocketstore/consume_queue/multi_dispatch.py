@@ -15,7 +15,7 @@ from pyrocketstore.record.multi_dispatch import further_queues
 from pyrocketstore.results import DispatchRequest
 
 if TYPE_CHECKING:
-    from pyrocketstore.commit_log._topic_min_offsets import TopicMinOffsets
+    from pyrocketstore.commit_log._scan import TopicMinOffsets
 
 LOG = logger(__name__)
 

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable
 import numpy
 from numpy.typing import NDArray
 
-from pyrocketstore.consume_queue._unit_window import has_file
-from pyrocketstore.consume_queue._units import MAX_PHY_OFFSET, UnitAppender
+from pyrocketstore.consume_queue._units import MAX_PHY_OFFSET, UnitAppender, has_file
 from pyrocketstore.consume_queue.ext import ConsumeQueueExt, CqExtUnit, is_ext_addr
 from pyrocketstore.consume_queue.kept_units import KeptUnits
 from pyrocketstore.consume_queue.mappings import QueueMapping, QueueMappings

@@ -39,8 +39,7 @@ from pyrocketstore.system.env import O_RDWR, parent_directory
 
 if TYPE_CHECKING:
     from pyrocketstore.commit_log._chunk_scan import LogChunk
-    from pyrocketstore.commit_log._scan import TopicQueueMap
-    from pyrocketstore.commit_log._topic_min_offsets import TopicMinOffsets
+    from pyrocketstore.commit_log._scan import TopicMinOffsets, TopicQueueMap
     from pyrocketstore.commit_log.lost_records import LostRecords
     from pyrocketstore.consume_queue.queue import ConsumeQueue
     from pyrocketstore.files._mapped_file import MappedFile

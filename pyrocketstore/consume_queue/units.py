@@ -10,8 +10,8 @@ import numpy
 from numpy.typing import NDArray
 
 from pyrocketstore.config.message_store_config import CQ_STORE_UNIT_SIZE
-from pyrocketstore.consume_queue._unit_window import UnitWindow
 from pyrocketstore.consume_queue._units import (
+    UnitWindow,
     decode_units,
     find_last_unit,
     find_min_unit,

@@ -1,15 +1,16 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Self, final
 
-from pyrocketstore.system._env import EnvTable, Event
-from pyrocketstore.index._file import IndexFile
 from pyrocketstore.commit_log._append import CommitLogCore
 from pyrocketstore.commit_log._chunk_scan import LogChunk
-from pyrocketstore.commit_log._topic_min_offsets import TopicMinOffsets
+from pyrocketstore.commit_log._scan import TopicMinOffsets
 from pyrocketstore.files._mapped_file import MappedFile
+from pyrocketstore.index._file import IndexFile
 from pyrocketstore.results import DispatchRequest
+from pyrocketstore.system._env import EnvTable, Event
 
 __test__: Final[dict[str, object]]
+__pyx_capi__: Final[dict[str, object]]
 
 @final
 class Dispatcher:

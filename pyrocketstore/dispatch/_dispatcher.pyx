@@ -10,51 +10,15 @@ together, and then publishes these records. It runs before Python does, so that 
 earlier records dispatched.
 """
 cimport cython
-from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint64_t, uint8_t
 from libc.string cimport memcmp, memset
 
-from pyrocketstore.consume_queue._units cimport ConsumeQueueCore, put_position_info
-from pyrocketstore.system._env cimport EnvTable, Event
-from pyrocketstore.index._file cimport IndexFile
-from pyrocketstore.index._put cimport (
-    index_key_hash,
-    index_key_prefix,
-    index_keys,
-    keys_of_record,
-    next_index_key,
-    put_hashes,
-)
-from pyrocketstore.commit_log._append cimport CommitLogCore
-from pyrocketstore.commit_log._chunk_scan cimport (
-    KIND_MULTI,
-    KIND_REMOVED,
-    KIND_ROLLBACK,
-    KIND_UNCOMMON,
-    LogChunk,
-    delay_table,
-    is_multi,
-    minus,
-    phy_offset_of,
-    size_of_row,
-    chunk_record,
-    queue_number_of,
-    queue_offset_of,
-    set_delays,
-    store_timestamp_of,
-    tags_code_of_record,
-    tags_code_of_row,
-)
-from pyrocketstore.files._mapped_file cimport MappedFile
-from pyrocketstore.dispatch._prefault cimport (
-    prefault_entries,
-    prefault_index,
-    prefault_queue,
-    prefault_slots,
-)
-from pyrocketstore.record._record cimport check_record, parse_record, scan_properties
 from pyrocketstore._rocketstore cimport (
+    RS_CQ_STORE_UNIT_SIZE,
     RS_END,
     RS_FULL,
+    RS_INDEX_CHUNK,
+    RS_INDEX_ENTRY_SIZE,
     RS_NEED_FILE,
     RS_NEED_PYTHON,
     RS_OK,
@@ -70,14 +34,36 @@ from pyrocketstore._rocketstore cimport (
     rs_index_file,
     rs_load_acquire,
     rs_mapped_file,
+    rs_open_for_writing,
     rs_prefetch_read,
     rs_properties,
     rs_queue,
     rs_record,
     rs_store_release,
 )
+from pyrocketstore.commit_log._append cimport CommitLogCore
+from pyrocketstore.commit_log._chunk_scan cimport (
+    KIND_MULTI,
+    KIND_REMOVED,
+    KIND_ROLLBACK,
+    KIND_UNCOMMON,
+    LogChunk,
+    chunk_record,
+    delay_table,
+    is_multi,
+    minus,
+    phy_offset_of,
+    queue_number_of,
+    queue_offset_of,
+    set_delays,
+    size_of_row,
+    store_timestamp_of,
+    tags_code_of_record,
+    tags_code_of_row,
+)
 from pyrocketstore.commit_log._scan cimport (
     FileWindow,
+    TopicMinOffsets,
     TopicQueueMap,
     at_position,
     check_range,
@@ -85,12 +71,120 @@ from pyrocketstore.commit_log._scan cimport (
     next_record,
     scan_state,
 )
-from pyrocketstore.commit_log._topic_min_offsets cimport TopicMinOffsets
+from pyrocketstore.consume_queue._units cimport ConsumeQueueCore, put_position_info
+from pyrocketstore.files._mapped_file cimport MappedFile
+from pyrocketstore.index._entries cimport (
+    entry_position,
+    index_key_hash,
+    index_key_prefix,
+    index_keys,
+    keys_of_record,
+    next_index_key,
+    put_hashes,
+)
+from pyrocketstore.index._file cimport IndexFile
+from pyrocketstore.record._record cimport check_record, parse_record, scan_properties
 from pyrocketstore.record._text cimport java_text
+from pyrocketstore.system._allocation cimport (
+    HUGE_PAGE,
+    confirm_range,
+    confirm_room,
+    populate_filled,
+    write_zeros,
+)
+from pyrocketstore.system._env cimport EnvTable, Event
 
-from pyrocketstore.record._text import string_to_properties
 from pyrocketstore.errors import StoreIOError, StoreStateError
+from pyrocketstore.record._text import string_to_properties
 from pyrocketstore.results import DispatchRequest
+
+# Prefault pages of queue and index files in bulk.
+#
+# A store to a mapped page that is not in memory takes a page fault, some 4 us for each 4 KiB. A
+# long write of zeros creates large folios at a tenth of that cost, and mapping those costs little.
+
+cdef enum:
+    COUNT_MIN = 256             # units or keys that are worth the system calls
+    PAGES_A_KEY = 4             # slots are filled if they have at most so many pages for each key
+    QUEUE_AHEAD = 1048576       # bytes that are filled beyond the known need
+    INDEX_AHEAD = 4194304
+
+
+cdef void fill(rs_mapped_file *f, int64_t position, int64_t end) noexcept nogil:
+    # The range is allocated, and nothing in it is valid data.
+    cdef int fd = rs_open_for_writing(f)
+    if fd < 0:
+        return
+    end = write_zeros(f.env, fd, position, end, HUGE_PAGE)
+    f.env.close(fd)
+    # A slot is read before it is written: without this, that maps its page read-only.
+    populate_filled(f, position, end)
+
+
+cdef void prefault_queue(rs_queue *q, int64_t count) noexcept nogil:
+    cdef rs_mapped_file *f = q.file
+    cdef int64_t wrote, start, end
+    if count < COUNT_MIN or f == NULL or f.base == NULL or f.path == NULL:
+        return
+    wrote = f.wrote
+    start = max(wrote, rs_load_acquire(&f.confirmed))
+    end = min(f.file_size, wrote + count * RS_CQ_STORE_UNIT_SIZE)
+    if start >= end or f.file_from_offset + wrote != q.unit_count * RS_CQ_STORE_UNIT_SIZE:
+        return
+    # At most double the file's data, so that a small file stays small.
+    end = min(f.file_size, max(end, start + min(wrote, <int64_t>QUEUE_AHEAD)))
+    if confirm_room(f, end, False) == 0:
+        fill(f, start, min(f.file_size, rs_load_acquire(&f.confirmed)))
+
+
+cdef bint prefault_chunks(rs_index_file *x, int64_t position, int64_t end) noexcept nogil:
+    # [position, end), as far as its chunks are not allocated yet; False where there is no room.
+    cdef int64_t chunk = position // RS_INDEX_CHUNK
+    cdef int64_t last = (end - 1) // RS_INDEX_CHUNK
+    cdef int64_t first, start, stop
+    while chunk <= last:
+        if x.confirmed_chunks[chunk]:
+            chunk += 1
+            continue
+        first = chunk
+        while chunk <= last and not x.confirmed_chunks[chunk]:
+            chunk += 1
+        start = first * RS_INDEX_CHUNK
+        stop = min(chunk * RS_INDEX_CHUNK, entry_position(x.hash_slot_num, x.index_num))
+        if confirm_range(x.file, start, stop - start, False) != 0:
+            return False
+        memset(x.confirmed_chunks + first, 1, <size_t>(chunk - first))
+        fill(x.file, max(position, start), stop)
+    return True
+
+
+cdef void prefault_index(rs_index_file *x, int64_t count, bint fresh) noexcept nogil:
+    if count < COUNT_MIN:
+        return
+    prefault_slots(x, count, fresh)
+    prefault_entries(x, x.index_count, count)
+
+
+cdef void prefault_slots(rs_index_file *x, int64_t count, bint fresh) noexcept nogil:
+    cdef int64_t slots_end = entry_position(x.hash_slot_num, 0)
+    if x.base == NULL or x.file.path == NULL or not fresh:
+        return
+    if count * PAGES_A_KEY >= slots_end // 4096:
+        # Their last chunk is the entries' first.
+        prefault_chunks(x, 0, slots_end // RS_INDEX_CHUNK * RS_INDEX_CHUNK)
+
+
+cdef bint prefault_entries(rs_index_file *x, int64_t number, int64_t count) noexcept nogil:
+    cdef int64_t slots_end = entry_position(x.hash_slot_num, 0)
+    cdef int64_t file_end = entry_position(x.hash_slot_num, x.index_num)
+    cdef int64_t start = entry_position(x.hash_slot_num, number)
+    cdef int64_t end = min(file_end, start + count * RS_INDEX_ENTRY_SIZE)
+    if (start >= end or x.base == NULL or x.file.path == NULL
+            or x.confirmed_chunks[(end - 1) // RS_INDEX_CHUNK]):
+        return True
+    end = max(end, start + min(start - slots_end, <int64_t>INDEX_AHEAD))
+    return prefault_chunks(x, start, min(end, file_end))
+
 
 cdef enum:
     SIGNAL_EVERY = 1024

@@ -2,8 +2,7 @@
 from libc.stdint cimport int64_t, uint8_t
 
 from pyrocketstore.system._allocation cimport confirm, confirm_range, populate_range
-from pyrocketstore.system._env cimport EnvTable
-from pyrocketstore.system._kept_files cimport kept_file
+from pyrocketstore.system._env cimport EnvTable, kept_file
 from pyrocketstore._rocketstore cimport rs_mapped_file
 from pyrocketstore.files._writes cimport WriterBuffer
 

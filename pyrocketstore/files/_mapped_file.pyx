@@ -17,16 +17,28 @@ from pyrocketstore.system._allocation cimport (
     ADVICE_RANDOM, PAGE_SIZE, append_position, confirm, fill_room_ahead, keep_room_ahead, map_file,
     pread_path, zero_memory, zero_range,
 )
-from pyrocketstore.system._env cimport EnvTable, Event, path_bytes, path_text
-from pyrocketstore.system._kept_files cimport (
-    close_kept, kept_file, kept_has_name, read_kept, take_kept,
+from pyrocketstore.system._env cimport (
+    EnvTable,
+    Event,
+    close_kept,
+    kept_file,
+    kept_has_name,
+    path_bytes,
+    path_text,
+    read_kept,
+    take_kept,
 )
-from pyrocketstore.files._new_file cimport make_file
+from pyrocketstore.files._writes cimport (
+    WriterBuffer,
+    commit_appended,
+    make_file,
+    store_bytes,
+    sync_range,
+)
 from pyrocketstore._rocketstore cimport (
     check_io, rs_compare_and_swap, rs_env, rs_event, rs_fsync_directory, rs_fsync_error,
     rs_load_acquire, rs_lock_free, rs_lock_new, rs_open_for_writing, rs_store_release,
 )
-from pyrocketstore.files._writes cimport WriterBuffer, commit_appended, sync_range, store_bytes
 from pyrocketstore.errors import (
     StoreCorruptionError,
     StoreFormatError,
@@ -428,7 +440,7 @@ cdef class MappedFile:
     def close_kept(self):
         """Close the descriptor that reads have kept; the next read opens the file again.
 
-        Without a mapping, reads keep the file open between calls (see `_kept_files`).
+        Without a mapping, reads keep the file open between calls (`system/_env.pyx`).
         """
         close_kept(&self.kept)
 

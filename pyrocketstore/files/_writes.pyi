@@ -3,8 +3,8 @@ from typing import Final, Self, final
 
 from pyrocketstore.system._env import EnvTable
 
-__pyx_capi__: Final[dict[str, object]]
 __test__: Final[dict[str, object]]
+__pyx_capi__: Final[dict[str, object]]
 
 @final
 class WriterBuffer:

@@ -1,4 +1,4 @@
-"""Remove temporary files of processes that were killed while they made a file (_new_file.pyx)."""
+"""Remove temporary files of processes that were killed while they made a file (_writes.pyx)."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from pyrocketstore.commit_log._put_result import PutMessageResult, with_status
+from pyrocketstore.commit_log._puts import PutMessageResult, with_status
 from pyrocketstore.commit_log.put_room import PutRoom, Room, call_in
 from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.display import logger

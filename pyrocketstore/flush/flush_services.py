@@ -6,7 +6,7 @@ import collections
 import threading
 from collections.abc import Callable, Iterable
 
-from pyrocketstore.commit_log._group_commit import GroupCommit
+from pyrocketstore.commit_log._append import GroupCommit
 from pyrocketstore.commit_log.log import CommitLog
 from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.consume_queue.queue import ConsumeQueue, flush_queues

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from pyrocketstore.commit_log._group_commit import GroupCommit
+from pyrocketstore.commit_log._append import GroupCommit
 from pyrocketstore.commit_log.log import CommitLog
 from pyrocketstore.errors import StoreError, StoreFsyncError, StoreIOError, without_frames
 from pyrocketstore.files.store_checkpoint import StoreCheckpoint

@@ -2,8 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
 from pyrocketstore.system._env cimport EnvTable
-from pyrocketstore.index._search cimport index_order, index_reader
-from pyrocketstore.index._slot_table cimport SlotTable
+from pyrocketstore.index._entries cimport SlotTable, index_order, index_reader
 from pyrocketstore.files._mapped_file cimport MappedFile
 from pyrocketstore._rocketstore cimport rs_index_file
 

@@ -5,7 +5,7 @@ from typing import Final, final
 import numpy
 from numpy.typing import NDArray
 
-from pyrocketstore.index._slot_table import SlotTable
+from pyrocketstore.index._entries import SlotTable
 from pyrocketstore.system._env import EnvTable
 from pyrocketstore.files._mapped_file import MappedFile
 

@@ -1,7 +1,7 @@
 """IndexFile: 4.9.3's hash index from "topic#key" to physical offsets in the commit log.
 
-One thread puts while any number of threads select. `_walk` puts keys into the bytes of a file,
-`_search` searches them; the layout is drawn in docs/format.md.
+One thread puts while any number of threads select. `_entries` puts keys into the bytes of
+a file and searches them; the layout is drawn in docs/format.md.
 """
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING
@@ -25,28 +25,28 @@ import numpy as np
 from posix.fcntl cimport O_RDONLY
 
 from pyrocketstore.arguments._numbers_and_bodies cimport int_in
-from pyrocketstore.system._env cimport EnvTable
-from pyrocketstore.system._kept_files cimport release_kept
-from pyrocketstore.index._keys cimport hash_keys, hash_text, prefix_of
-from pyrocketstore.index._search cimport (
+from pyrocketstore.system._env cimport EnvTable, release_kept
+from pyrocketstore.index._entries cimport (
     READ_SHORT,
+    SlotTable,
     begin_reads,
+    confirm_chunks,
+    crc_of_entries,
     end_reads,
+    entry_position,
+    hash_keys,
+    hash_text,
     index_hits,
     index_reader,
     index_walk,
     load_entry,
-    select_many,
-    start_walk,
-    walk_chain,
-)
-from pyrocketstore.index._slot_table cimport SlotTable, crc_of_entries
-from pyrocketstore.index._put cimport (
-    confirm_chunks,
-    entry_position,
+    prefix_of,
     put_hash,
     put_hashes,
+    select_many,
     slot_position,
+    start_walk,
+    walk_chain,
 )
 from pyrocketstore.files._mapped_file cimport MappedFile
 from pyrocketstore._rocketstore cimport (

@@ -22,9 +22,8 @@ from pyrocketstore.errors import (
 from pyrocketstore.files.running_flags import RunningFlags
 from pyrocketstore.files.store_checkpoint import StoreCheckpoint
 from pyrocketstore.files.temporary_files import remove_temporary_files
+from pyrocketstore.index._entries import SlotTable, index_key_hashes, key_hash_of
 from pyrocketstore.index._file import IndexFile, index_file_size
-from pyrocketstore.index._keys import index_key_hashes, key_hash_of
-from pyrocketstore.index._slot_table import SlotTable
 from pyrocketstore.index.directory import (
     FoundIndexFile,
     find_index_files,

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from pyrocketstore.arguments.scalars import INT32_MAX
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreIOError
+from pyrocketstore.index._entries import SlotTable
 from pyrocketstore.index._file import INDEX_HEADER, INDEX_SIZE, index_file_size
-from pyrocketstore.index._slot_table import SlotTable
 from pyrocketstore.index.directory import FoundIndexFile, entry_position
 from pyrocketstore.system.env import Env
 

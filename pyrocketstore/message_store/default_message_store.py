@@ -26,7 +26,7 @@ from pyrocketstore.arguments.scalars import (
 from pyrocketstore.cleaning import queue_removal
 from pyrocketstore.cleaning.retention import Trimmed
 from pyrocketstore.cleaning.topic_removal import TopicRemoval, check_removable
-from pyrocketstore.commit_log._put_result import PutMessageResult, make_result, with_status
+from pyrocketstore.commit_log._puts import PutMessageResult, make_result, with_status
 from pyrocketstore.commit_log.log import CommitLog
 from pyrocketstore.commit_log.topic_min_offset_file import TopicMinOffsetFile
 from pyrocketstore.config.message_store_config import BrokerRole, MessageStoreConfig

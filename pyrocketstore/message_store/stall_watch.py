@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pyrocketstore.commit_log._append import CommitLogCore
-from pyrocketstore.commit_log._group_commit import GroupCommit
+from pyrocketstore.commit_log._append import CommitLogCore, GroupCommit
 from pyrocketstore.system.stalls import DISPATCH, LOCK_HELD, LOCK_WAIT, LOG_FLUSH, StallLog
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pyrocketstore.commit_log._append import CommitLogCore
 from pyrocketstore.display import logger
-from pyrocketstore.reading._read_counts import ReadCounts
+from pyrocketstore.reading._queue_runs import ReadCounts
 from pyrocketstore.results import PutMessageStatus
 from pyrocketstore.system.service_thread import ServiceThread
 from pyrocketstore.system.signal_shield import imported

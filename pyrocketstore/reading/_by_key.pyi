@@ -5,7 +5,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrocketstore.commit_log._append import CommitLogCore
-from pyrocketstore.commit_log._topic_min_offsets import TopicMinOffsets
+from pyrocketstore.commit_log._scan import TopicMinOffsets
 from pyrocketstore.dispatch._dispatcher import Dispatcher
 from pyrocketstore.files._mapped_file import MappedFile
 from pyrocketstore.record._message import MessageExt

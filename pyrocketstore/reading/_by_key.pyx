@@ -14,8 +14,10 @@ import numpy as np
 
 from pyrocketstore.commit_log._append cimport CommitLogCore
 from pyrocketstore.index._file cimport IndexFile, close_reader, open_reader
-from pyrocketstore.index._put cimport entry_position, index_key_hash, index_key_prefix
-from pyrocketstore.index._search cimport (
+from pyrocketstore.index._entries cimport (
+    entry_position,
+    index_key_hash,
+    index_key_prefix,
     index_order,
     index_reader,
     index_walk,
@@ -30,16 +32,16 @@ from pyrocketstore.index._search cimport (
 )
 from pyrocketstore.files._mapped_file cimport MappedFile
 from pyrocketstore.record._message cimport MessageExt, message_from_record
-from pyrocketstore.record._queue_check cimport is_java_text
-from pyrocketstore.reading._messages cimport RecordBytes
 from pyrocketstore.record._record cimport (
     HEADER_BYTES,
     check_record,
+    is_java_text,
     largest_record,
     parse_record,
     scan_properties,
     store_time_in,
 )
+from pyrocketstore.reading._messages cimport RecordBytes
 from pyrocketstore._rocketstore cimport (
     RS_INDEX_ENTRY_SIZE, RS_OK, rs_index_file, rs_load_acquire, rs_load_acquire32, rs_load_be32,
     rs_load_be64, rs_mapped_file, rs_prefetch_read, rs_properties, rs_record, rs_span,

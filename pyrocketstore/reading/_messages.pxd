@@ -1,8 +1,26 @@
-"""Bytes of commit log records for compiled readers."""
+"""Bytes of commit log records for compiled readers, and the fields of what they skip."""
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pyrocketstore.files._mapped_file cimport MappedFile
-from pyrocketstore.system._kept_files cimport kept_file
+from pyrocketstore.system._env cimport kept_file
+
+# Fields of the objects that each read has for messages that it cannot read.
+
+cdef class SkippedFields:
+    """The fields of skipped.SkippedMessages."""
+    cdef public int64_t _count
+    cdef public object _max_ranges      # int; None: no limit
+    cdef public list _ranges
+
+
+cdef class DamageFields:
+    """The fields of skipped.QueueDamage."""
+    cdef readonly str topic
+    cdef readonly int64_t queue_id
+    cdef readonly bint skips
+    cdef readonly SkippedFields skipped
+    cdef public object is_replaced
+
 
 cdef enum:
     FILES_A_CALL = 8

@@ -1,10 +1,17 @@
 """Records that units of a queue name, for compiled readers."""
 from libc.stdint cimport int32_t, int64_t
 
-from pyrocketstore.consume_queue._unit_window cimport UnitWindow
+from pyrocketstore.consume_queue._units cimport UnitWindow
 from pyrocketstore.files._mapped_file cimport MappedFile
-from pyrocketstore.reading._read_counts cimport ReadCounts
 from pyrocketstore.system._open_state cimport StoreState
+
+cdef class ReadCounts:
+    cdef readonly int64_t found
+    cdef readonly int64_t missed
+    cdef readonly int64_t messages
+    cdef readonly int64_t longest_ms
+
+    cpdef void note(self, int64_t count, int64_t took_ms=*) noexcept
 
 
 cdef class RangeFields:

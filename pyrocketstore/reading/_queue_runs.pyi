@@ -1,18 +1,31 @@
-from typing import Final, Self, final
-
 import numpy as np
 import numpy.typing as npt
+from typing import Final, Self, final
 from typing_extensions import disjoint_base
 
 from pyrocketstore.commit_log.log import CommitLog
+from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.files._mapped_file import MappedFile
-from pyrocketstore.reading._read_counts import ReadCounts
+from pyrocketstore.reading.rocketmq_reads import GetMessageResult, MessageFilter
 from pyrocketstore.reading.skipped import QueueDamage
 from pyrocketstore.record.tags import TagsExpression
 from pyrocketstore.system._open_state import StoreState
 
 __test__: Final[dict[str, object]]
+
+@final
+class ReadCounts:
+    @property
+    def found(self) -> int: ...
+    @property
+    def missed(self) -> int: ...
+    @property
+    def messages(self) -> int: ...
+    @property
+    def longest_ms(self) -> int: ...
+    def note(self, count: int, took_ms: int = 0) -> None: ...
+
 __pyx_capi__: Final[dict[str, object]]
 
 FIRST_READ_COUNT: Final[int]
@@ -68,3 +81,16 @@ class QueueChunks:
     def file_gone(self, file: MappedFile, start: int, stop: int) -> Exception | None: ...
     def __iter__(self) -> Self: ...
     def __next__(self) -> RecordRun: ...
+
+@final
+class UnitPull:
+    def __new__(cls, log: CommitLog, config: MessageStoreConfig, memory_bound: int) -> Self: ...
+    def collect(
+        self,
+        result: GetMessageResult,
+        queue: ConsumeQueue,
+        offset: int,
+        count: int,
+        max_msg_nums: int,
+        message_filter: MessageFilter | None,
+    ) -> bool: ...

@@ -13,7 +13,7 @@ from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE
 from pyrocketstore.reading._messages import MessageIterator
 from pyrocketstore.reading._queue_runs import RangeFields, RecordRun
 from pyrocketstore.reading.skipped import QueueDamage
-from pyrocketstore.record._queue_check import QueueName
+from pyrocketstore.record._record import QueueName
 
 if TYPE_CHECKING:
     from pyrocketstore.files._mapped_file import MappedFile

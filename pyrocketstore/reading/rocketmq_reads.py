@@ -12,7 +12,7 @@ from pyrocketstore.consume_queue.table import ConsumeQueueTable
 from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE
 from pyrocketstore.files._mapped_file import SelectMappedBufferResult
 from pyrocketstore.index.index_service import IndexService
-from pyrocketstore.reading._pull import UnitPull
+from pyrocketstore.reading._queue_runs import UnitPull
 from pyrocketstore.record import _message
 from pyrocketstore.record._text import tags_code
 from pyrocketstore.results import GetMessageStatus

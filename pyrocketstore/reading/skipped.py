@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from pyrocketstore.errors import DamagedMessageError, StoreCorruptionError, StoreIOError
-from pyrocketstore.reading._skipped_fields import DamageFields, SkippedFields
+from pyrocketstore.reading._messages import DamageFields, SkippedFields
 
 if TYPE_CHECKING:
     from pyrocketstore.record._message import MessageExt

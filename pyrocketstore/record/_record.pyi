@@ -1,9 +1,8 @@
 from typing import Final, Self, final
-
 from typing_extensions import Buffer
 
-__pyx_capi__: Final[dict[str, object]]
 __test__: Final[dict[str, object]]
+__pyx_capi__: Final[dict[str, object]]
 
 LARGEST_RECORD: Final[int]
 HEADER_SIZE: Final[int]
@@ -53,3 +52,8 @@ def crc32(data: Buffer, value: int = 0) -> int: ...
 def crc32_kernels() -> list[str]: ...
 def crc32_kernel() -> str: ...
 def select_crc32_kernel(name: str) -> None: ...
+
+@final
+class QueueName:
+    def __new__(cls, topic: str, queue_id: int) -> Self: ...
+    def has(self, data: Buffer, queue_offset: int) -> bool: ...

@@ -2,6 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pyrocketstore._rocketstore cimport RS_MAX_PROPERTIES_SIZE
+from pyrocketstore.system._env cimport EnvTable
 
 # UTF-8 as Java decodes it: malformed bytes become U+FFFD.
 cdef str java_text(const uint8_t *p, Py_ssize_t size)
@@ -35,3 +36,32 @@ cdef bytes host_bytes(object host, str what=*)
 cdef bint is_mapped_v4(const uint8_t *p) noexcept nogil
 # As utf8_of, but encodes a lone surrogate: `keep` then owns the bytes, and `whole` is False.
 cdef const uint8_t *utf8_bytes(str text, int64_t *size, bint *whole, list keep) except NULL
+
+
+# The text of TAGS, KEYS, the properties of an exact dict (or None) and UNIQ_KEY (none where
+# `unique_size` is 0), in the order of Java's HashMap: its size. Returns -1 for all that a put
+# refuses or converts, or that has more than `capacity` bytes: named_properties decides about that.
+# Never calls Python, so that the dict and its str stay what they are meanwhile.
+cdef int64_t plain_properties(object tags, object keys, object properties, const uint8_t *unique,
+                              int unique_size, uint8_t *out, int64_t capacity) noexcept
+
+
+cdef enum:
+    MAX_UNIQUE_ID_SIZE = 56
+
+
+cdef class UniqueIds:
+    cdef EnvTable env
+    cdef readonly object host
+    cdef uint8_t[MAX_UNIQUE_ID_SIZE] prefix   # hex of the address, the process and the loader
+    cdef int prefix_size
+    cdef int64_t second_ms    # Unix ms: the second that `elapsed_ms` is for
+    cdef int64_t elapsed_ms   # since the month began, local time, at `second_ms`
+
+    # Whether `write` knows the local time of a Unix time in ms; if not, call `learn` first, which
+    # runs Python: once a second.
+    cdef inline bint knows(self, int64_t now) noexcept:
+        return self.second_ms <= now < self.second_ms + 1000
+    cdef int learn(self, int64_t now) except -1
+    # Writes a new id to `out`, which has MAX_UNIQUE_ID_SIZE bytes, and returns its size.
+    cdef int write(self, int64_t now, uint8_t *out) noexcept

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from pyrocketstore.commit_log._put_result import PutMessageResult
+from pyrocketstore.commit_log._puts import PutMessageResult
 from pyrocketstore.commit_log.log import CommitLog
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.consume_queue.table import ConsumeQueueTable

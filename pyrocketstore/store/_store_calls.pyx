@@ -1,26 +1,518 @@
-"""`put`, `query` and `read` of a Store, compiled: Python frames would be a tenth of the time of a
-put, and half of that of a read of one message."""
-cimport cython
-from libc.stdint cimport INT32_MAX, INT64_MAX, int64_t
+"""The compiled calls of a Store: `put`, `query`, `read`, and puts of whole messages.
 
+Python frames would be a tenth of the time of a put, and half of that of a read of one message.
+"""
+from array import array as new_array
+
+cimport cython
+from cpython.array cimport array, clone
+from cpython.buffer cimport PyBuffer_Release
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t
+from libc.string cimport memcpy, memset
+
+from pyrocketstore._rocketstore cimport (
+    RS_END_OF_FILE,
+    RS_MAX_PROPERTIES_SIZE,
+    RS_NEED_FILE,
+    RS_NEED_PYTHON,
+    RS_OK,
+    RS_TOO_LARGE,
+    RS_TRANSACTION_COMMIT_TYPE,
+    RS_TRANSACTION_MASK,
+    RS_TRANSACTION_NOT_TYPE,
+    rs_outgoing,
+)
+from pyrocketstore.arguments._numbers_and_bodies cimport hold_body, int_in
+from pyrocketstore.commit_log._append cimport (
+    CommitLogCore,
+    GroupCommit,
+    QueueSlot,
+    RecordBuffer,
+    TopicEntry,
+    rs_append,
+)
+from pyrocketstore.commit_log._puts cimport Chunk, Columns, PutMessageResult, tags_and_keys
 from pyrocketstore.reading._by_key cimport KeySearch
 from pyrocketstore.reading._queue_runs cimport RangeFields, end_of_queue, first_byte
-from pyrocketstore.store._put_path cimport PutPath
+from pyrocketstore.record._message cimport fill_outgoing
+from pyrocketstore.record._record cimport encode_record, encoded_size
+from pyrocketstore.record._text cimport (
+    MAX_UNIQUE_ID_SIZE,
+    UniqueIds,
+    fill_outgoing_host,
+    plain_properties,
+)
 from pyrocketstore.system._open_state cimport StoreState
 
 from pyrocketstore.arguments.read_arguments import queue_id_of
 from pyrocketstore.arguments.scalars import (
+    QUEUE_ID_MAX as _QUEUE_ID_MAX,
     check_times,
     exact_flag,
     exact_text,
     time_of,
     whole_number,
 )
-from pyrocketstore.errors import OffsetOutOfRange, StoreCorruptionError, StoreStateError
+from pyrocketstore.commit_log._puts import with_status
+from pyrocketstore.errors import OffsetOutOfRange, StoreCorruptionError, StoreError, StoreStateError
 from pyrocketstore.reading._messages import messages_between
 from pyrocketstore.reading.by_queue import QueueRange
 from pyrocketstore.reading.skipped import QueueDamage, SkippedMessages
+from pyrocketstore.record.message import (
+    MessageRefused,
+    PROPERTY_DELAY_TIME_LEVEL as _DELAY_TIME_LEVEL,
+    PROPERTY_INNER_MULTI_DISPATCH as _INNER_MULTI_DISPATCH,
+    record_too_large,
+)
 from pyrocketstore.record.tags import tags_filter
+from pyrocketstore.results import PutMessageStatus
+
+# The compiled way of a put, from the arguments to the log: one message, or columns of many.
+
+cdef int64_t QUEUE_ID_MAX = _QUEUE_ID_MAX
+cdef object ZERO = 0  # CPython has one object for it: a default is recognised by its address
+
+# Above this many bytes, encoding runs without the GIL.
+cdef int64_t NOGIL_MIN_BYTES = 8192
+# put_many encodes and appends so many bytes at a time: they stay in the cache from one to the
+# other, and the put lock is held for as long as copying them takes.
+cdef int64_t CHUNK_BYTES = 262144
+cdef Py_ssize_t CHUNK_ROWS = 1024
+# A row raises one of these. The caller receives any other exception, a signal handler's for one.
+cdef object ROW_ERRORS = (ArithmeticError, BufferError, StoreError, TypeError, ValueError)
+cdef array LONGS = new_array("q")  # what the positions of a batch are made like
+
+
+cdef inline int64_t queue_number(object queue_id) except? -1:
+    return 0 if queue_id is ZERO else int_in(queue_id, 0, QUEUE_ID_MAX, "queue_id")
+
+
+cdef int fill_numbers(rs_outgoing *message, object flag, object born_timestamp) except -1:
+    # The template's flag is 0.
+    message.flag = <int32_t>int_in(flag, INT32_MIN, INT32_MAX, "flag")
+    if born_timestamp is not None:
+        message.born_timestamp = int_in(born_timestamp, INT64_MIN, INT64_MAX, "born_timestamp")
+    return 0
+
+
+cdef inline bint fill_body(rs_outgoing *message, object body, Py_buffer *view) except -1:
+    # True: the body is the view's, which the caller releases.
+    if type(body) is bytes:
+        message.body = <const uint8_t *>PyBytes_AS_STRING(body)
+        message.body_size = PyBytes_GET_SIZE(body)
+        return False
+    hold_body(body, view, "a body", -1)
+    message.body = <const uint8_t *>view.buf
+    message.body_size = view.len
+    return True
+
+
+@cython.final
+@cython.auto_pickle(False)
+@cython.no_gc_clear
+cdef class PutPath:
+    """The way of puts into a commit log: an ordinary put is one call.
+
+    Parameters
+    ----------
+    core : CommitLogCore
+    store_host : "ip:port", the store host, and the born host of messages without one
+    state : StoreState
+    slow : SlowPuts, which handles every put that is not ordinary
+    ids : UniqueIds or None, makes the UNIQ_KEY of each message
+    """
+
+    def __cinit__(self, CommitLogCore core not None, store_host, StoreState state not None, slow,
+                  UniqueIds ids=None):
+        self.core = core
+        self.state = state
+        self.slow = slow
+        self.ids = ids
+        memset(&self.template, 0, sizeof(self.template))
+        self.template.store_host_size = fill_outgoing_host(
+            store_host, self.template.store_host, "store_host")
+        self.template.born_host_size = fill_outgoing_host(
+            store_host, self.template.born_host, "store_host")
+
+    def wait_in(self, GroupCommit group not None):
+        """Let each `put` wait in `group` until it is on the device."""
+        self.group = group
+
+    cpdef PutMessageResult put(self, topic, body, queue_id, tags, keys, properties, delay_level,
+                               flag, born_timestamp, born_host):
+        """Append one message; the arguments are those of `Store.put`."""
+        cdef Py_buffer view
+        cdef rs_outgoing message
+        cdef rs_append out
+        cdef uint8_t text[2048]
+        cdef CommitLogCore core = self.core
+        cdef QueueSlot slot = None
+        cdef TopicEntry entry
+        cdef RecordBuffer buffer
+        cdef RecordBuffer named = None
+        cdef int64_t size = -1, now = 0
+        cdef int status
+        cdef bint viewed
+        if (self.state.fast_puts and delay_level is ZERO and born_host is None
+                and type(topic) is str and type(queue_id) is int):
+            entry = core.last_entry
+            if entry is None or entry.topic is not topic:
+                entry = <TopicEntry>core.topics.get(topic)
+                core.last_entry = entry
+            if entry is not None:
+                slot = entry.near(queue_number(queue_id))
+            if slot is not None:
+                if properties is None and self.ids is None:
+                    size = tags_and_keys(tags, keys, text, sizeof(text))
+                else:
+                    named = self.named_text(tags, keys, properties, &size, &now)
+        if size < 0:
+            return self.slow.put(topic, body, queue_id, tags, keys, properties, delay_level, flag,
+                                 born_timestamp, born_host)
+        memcpy(&message, &self.template, sizeof(message))
+        message.properties, message.properties_size = text, <int32_t>size
+        if named is not None:
+            message.properties = named.data
+        if size == 0:
+            message.properties, message.properties_size = core.bare, core.bare_size
+        message.topic, message.topic_size = entry.data, entry.size
+        message.queue_id = slot.queue_id
+        now = now or core.env.table.now_ms()
+        message.born_timestamp = now
+        if flag is not ZERO or born_timestamp is not None:
+            fill_numbers(&message, flag, born_timestamp)
+        viewed = fill_body(&message, body, &view)
+        try:
+            size = encoded_size(&message)
+            if message.body_size > 0x7FFFFFFF or size > core.max_message_size:
+                status = RS_TOO_LARGE
+            else:
+                buffer = core.take_buffer()
+                buffer.ensure(size)
+                if size < NOGIL_MIN_BYTES:
+                    encode_record(&message, buffer.data)
+                else:
+                    with nogil:
+                        encode_record(&message, buffer.data)
+                if named is not None:
+                    self.spare_text = named
+                status = core.append(buffer.data, size, 1, slot, True, now, &out)
+                core.give_buffer(buffer)
+        finally:
+            if viewed:
+                PyBuffer_Release(&view)
+        if status != RS_OK:
+            return self.slow.put(topic, body, queue_id, tags, keys, properties, delay_level, flag,
+                                 message.born_timestamp, born_host)
+        if self.group is not None:
+            return self.wait_durable(&out)
+        if out.took_ms > 0:
+            core.note_put_time(out.took_ms)
+        return self.result_of(&out)
+
+    cdef RecordBuffer named_text(self, tags, keys, properties, int64_t *size, int64_t *now):
+        # The properties text of a message with properties or UNIQ_KEY; a size of -1 where SlowPuts
+        # decides. Sets the time of its UNIQ_KEY if it is now, and not 0. One buffer is kept for the
+        # next put; a second thread makes its own.
+        cdef uint8_t[MAX_UNIQUE_ID_SIZE] unique
+        cdef int unique_size = 0
+        cdef int64_t time
+        cdef RecordBuffer text = self.spare_text
+        self.spare_text = None
+        if text is None:
+            text = RecordBuffer()
+            text.ensure(RS_MAX_PROPERTIES_SIZE)
+        if self.ids is not None:
+            time = self.core.env.table.now_ms()
+            if self.ids.knows(time):
+                now[0] = time
+            else:
+                self.ids.learn(time)  # runs Python
+            unique_size = self.ids.write(time, unique)
+        size[0] = plain_properties(tags, keys, properties, unique, unique_size, text.data,
+                                   RS_MAX_PROPERTIES_SIZE)
+        if size[0] < 0:
+            self.spare_text = text
+            return None
+        return text
+
+    cdef PutMessageResult wait_durable(self, rs_append *out):
+        # The result of a put once it is on the device. Its append took `took_ms`.
+        cdef CommitLogCore core = self.core
+        cdef int64_t began_ns = core.env.table.monotonic_ns()
+        cdef bint on_device = self.group.wait_for(out.phy_offset + out.size)
+        cdef int64_t ended_ns = core.env.table.monotonic_ns()
+        cdef int64_t took_ms = out.took_ms + (ended_ns - began_ns) // 1000000
+        if took_ms > 0:
+            core.note_put_time(took_ms)
+        if on_device:
+            return self.result_of(out)
+        return self.slow.timed_out(
+            with_status(self.result_of(out), PutMessageStatus.FLUSH_DISK_TIMEOUT))
+
+    cdef PutMessageResult result_of(self, rs_append *out):
+        cdef PutMessageResult result = PutMessageResult.__new__(PutMessageResult)
+        result.phy_offset = out.phy_offset
+        result.queue_offset = out.queue_offset
+        result.wrote_bytes = out.size
+        result.store_timestamp = out.store_timestamp
+        result.message_count = out.count
+        result.host_size = self.template.store_host_size
+        memcpy(result.host, self.template.store_host, sizeof(result.host))
+        return result
+
+    def append_columns(self, Columns columns not None, queue_offsets, phy_offsets,
+                       born_host=None):
+        """Append checked columns in the given order, for `put_many`.
+
+        Parameters
+        ----------
+        queue_offsets, phy_offsets : int64[n], filled
+        born_host : "ip:port" or None
+
+        Returns
+        -------
+        (done, status, cause): how many are in the log, and why it stopped (RS_OK: all are); the
+        cause is an errno, or with RS_NEED_PYTHON the exception that a later row raised. Where
+        nothing is in the log yet, that exception is raised.
+        """
+        cdef Py_ssize_t total = columns.rows
+        cdef Py_ssize_t first = 0
+        cdef Py_ssize_t done = 0
+        cdef Py_ssize_t count
+        cdef int64_t[::1] queue_view = queue_offsets
+        cdef int64_t[::1] phy_view = phy_offsets
+        cdef CommitLogCore core = self.core
+        cdef RecordBuffer buffer = core.take_buffer()
+        cdef rs_append out
+        cdef rs_outgoing template = self.template
+        cdef int status = RS_OK
+        cdef Chunk chunk = self.take_chunk()
+        memset(&out, 0, sizeof(out))
+        if queue_view.shape[0] < total or phy_view.shape[0] < total:
+            raise ValueError("the result columns are too short")
+        try:
+            if born_host is not None:
+                template.born_host_size = fill_outgoing_host(
+                    born_host, template.born_host, "born_host")
+            self.check_sizes(&template, columns)
+            chunk.reserve(CHUNK_ROWS)
+            while first < total:
+                try:
+                    count = chunk.fill(core, &template, columns, first, buffer, CHUNK_BYTES)
+                except ROW_ERRORS as problem:
+                    if first == 0:
+                        raise
+                    return first, RS_NEED_PYTHON, problem
+                if count < 0:
+                    return first, RS_TOO_LARGE, 0
+                done = 0
+                with nogil:
+                    chunk.encode(&template, buffer.data)
+                    status = core.append_run(buffer.data, chunk.rows, count, &done,
+                                             &queue_view[first], &phy_view[first], &out)
+                while status != RS_OK:
+                    if status != RS_END_OF_FILE and status != RS_NEED_FILE:
+                        return first + done, status, -out.error
+                    errno = self.slow.roll(chunk.rows[done].size)
+                    if errno:
+                        return first + done, status, errno
+                    with nogil:
+                        status = core.append_run(buffer.data, chunk.rows, count, &done,
+                                                 &queue_view[first], &phy_view[first], &out)
+                first += count
+                done = 0
+        finally:
+            self.give_chunk(chunk)
+            core.give_buffer(buffer)
+        return total, RS_OK, 0
+
+    def check_columns(self, Columns columns not None, Py_ssize_t first=0, born_host=None):
+        """Raise MessageRefused for a row that no put could store; StoreFormatError for a
+        `born_host` that has no form on disk. The error counts the rows from `first`."""
+        cdef rs_outgoing template = self.template
+        if born_host is not None:
+            template.born_host_size = fill_outgoing_host(
+                born_host, template.born_host, "born_host")
+        self.check_sizes(&template, columns, first)
+
+    def append_batch(self, Columns columns not None):
+        """Append checked columns as one batch: one queue, one file, all or nothing.
+
+        Returns (PutMessageResult or None, status, errno): the result with RS_OK; RS_TOO_LARGE when
+        the records have more bytes than maxMessageSize or a file.
+        """
+        cdef Py_ssize_t total = columns.rows
+        cdef Py_ssize_t i
+        cdef CommitLogCore core = self.core
+        cdef RecordBuffer buffer = core.take_buffer()
+        cdef rs_outgoing template = self.template
+        cdef Chunk chunk = self.take_chunk()
+        cdef rs_append out
+        cdef PutMessageResult result
+        cdef array positions
+        cdef int status = RS_TOO_LARGE
+        memset(&out, 0, sizeof(out))
+        try:
+            self.check_sizes(&template, columns)
+            chunk.reserve(total + 1)
+            if chunk.fill(core, &template, columns, 0, buffer, core.max_message_size) < total:
+                return None, RS_TOO_LARGE, 0
+            with nogil:
+                chunk.encode(&template, buffer.data)
+            while True:
+                status = core.append(buffer.data, chunk.size, <int32_t>total, chunk.slot, True, 0,
+                                     &out)
+                if status != RS_END_OF_FILE and status != RS_NEED_FILE:
+                    break
+                errno = self.slow.roll(chunk.size)
+                if errno:
+                    return None, status, errno
+            if status != RS_OK:
+                return None, status, -out.error
+            result = self.result_of(&out)
+            positions = clone(LONGS, total, False)
+            for i in range(total):
+                positions.data.as_longlongs[i] = out.phy_offset + chunk.rows[i].position
+            result.positions = positions
+            return result, RS_OK, 0
+        finally:
+            self.give_chunk(chunk)
+            core.give_buffer(buffer)
+
+    def append_ordinary_batch(self, topic, messages, queue_id, tags, keys):
+        """Append a batch as `append_batch` does, from arguments of `Store.put_batch`.
+
+        Returns None, and appends nothing, unless the arguments are lists, for a topic that was put
+        to, and a put need not wait for the device.
+        """
+        cdef Columns columns
+        if (not self.state.fast_puts or self.group is not None or type(topic) is not str
+                or type(messages) is not list or not messages or type(queue_id) is not int
+                or not 0 <= queue_id <= QUEUE_ID_MAX or topic not in self.core.topics):
+            return None
+        if tags is None and keys is None:
+            columns = Columns.of_items(topic, messages.copy(), queue_id)
+            return None if columns is None else self.append_batch(columns)
+        for column in (tags, keys):
+            if column is not None and (
+                    type(column) is not list or len(column) != len(messages)):
+                return None
+        return self.append_batch(Columns(topic, messages, queue_id,
+                                         None if tags is None else tags.copy(),
+                                         None if keys is None else keys.copy(), None))
+
+    cdef int check_sizes(self, rs_outgoing *template, Columns columns,
+                         Py_ssize_t first=0) except -1:
+        # Raises MessageRefused for a row that no put could store, before any of them is.
+        cdef CommitLogCore core = self.core
+        cdef int64_t size = 0
+        cdef Py_ssize_t row
+        template.topic_size = <int32_t>PyBytes_GET_SIZE(columns.topic.encode("utf-8"))
+        template.body_size = template.properties_size = 0
+        row = columns.first_too_large(encoded_size(template), core.bare_size,
+                                      core.max_message_size, &size)
+        if row >= 0:
+            refused = record_too_large(size, core.max_message_size)
+            raise MessageRefused(refused.status, f"message {first + row}: {refused.reason}")
+        return 0
+
+    cdef Chunk take_chunk(self):
+        # One is kept for the next call; a second thread makes its own.
+        cdef Chunk chunk = self.spare_chunk
+        self.spare_chunk = None
+        return Chunk() if chunk is None else chunk
+
+    cdef int give_chunk(self, Chunk chunk) except -1:
+        chunk.clear()
+        if chunk.capacity <= CHUNK_ROWS:
+            self.spare_chunk = chunk
+        return 0
+
+
+# The compiled put of a whole message, such as the records of a transaction.
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class MessagePuts:
+    """Puts of whole messages that need not wait until they are durable.
+
+    Parameters
+    ----------
+    core : CommitLogCore
+    state : StoreState
+    slow : SlowPuts, which puts every message that is not ordinary
+    """
+
+    cdef CommitLogCore core
+    cdef StoreState state
+    cdef object slow
+
+    def __cinit__(self, CommitLogCore core not None, StoreState state not None, slow):
+        self.core = core
+        self.state = state
+        self.slow = slow
+
+    def put_message(self, message not None):
+        """Append a MessageExtBrokerInner whose fields have their exact types; return the result,
+        whatever its status."""
+        cdef PutMessageResult result = None
+        if self.state.fast_puts:
+            result = self.append(message)
+        return self.slow.put_result(message) if result is None else result
+
+    cdef PutMessageResult append(self, inner):
+        # None, and nothing is appended, if the message is not ordinary.
+        cdef rs_outgoing message
+        cdef rs_append out
+        cdef CommitLogCore core = self.core
+        cdef TopicEntry entry = <TopicEntry>core.topics.get(inner.topic)
+        cdef QueueSlot slot = None
+        cdef RecordBuffer buffer
+        cdef PutMessageResult result
+        cdef dict named = inner.properties
+        cdef list keep = []
+        cdef int64_t size, now
+        cdef int32_t kind
+        cdef int status
+        if entry is not None:
+            slot = entry.near(int_in(inner.queue_id, 0, QUEUE_ID_MAX, "queue_id"))
+        if slot is None or _DELAY_TIME_LEVEL in named or _INNER_MULTI_DISPATCH in named:
+            return None
+        try:
+            fill_outgoing(inner, &message, keep, core.max_message_size)
+        except MessageRefused:
+            return None
+        kind = message.sys_flag & RS_TRANSACTION_MASK
+        if ((kind != RS_TRANSACTION_NOT_TYPE and kind != RS_TRANSACTION_COMMIT_TYPE)
+                or (message.properties_size == 0 and core.bare_size != 0)):
+            return None
+        size = encoded_size(&message)
+        buffer = core.take_buffer()
+        buffer.ensure(size)
+        if size < NOGIL_MIN_BYTES:
+            encode_record(&message, buffer.data)
+        else:
+            with nogil:
+                encode_record(&message, buffer.data)
+        now = core.env.table.now_ms()
+        status = core.append(buffer.data, size, 1, slot, True, now, &out)
+        core.give_buffer(buffer)
+        if status != RS_OK:
+            return None
+        if out.took_ms > 0:
+            core.note_put_time(out.took_ms)
+        result = PutMessageResult.__new__(PutMessageResult)
+        result.phy_offset = out.phy_offset
+        result.queue_offset = out.queue_offset
+        result.wrote_bytes = out.size
+        result.store_timestamp = out.store_timestamp
+        result.message_count = out.count
+        result.host_size = message.store_host_size
+        memcpy(result.host, message.store_host, sizeof(result.host))
+        return result
 
 
 cdef int64_t _time_of(str name, object value) except? -1:

@@ -29,7 +29,7 @@ from pyrocketstore.arguments.scalars import (
     whole_number,
 )
 from pyrocketstore.cleaning.topic_removal import check_removable
-from pyrocketstore.commit_log._put_result import PutMessageResult
+from pyrocketstore.commit_log._puts import PutMessageResult
 from pyrocketstore.config.message_store_config import (
     BrokerRole,
     MessageStoreConfig,
@@ -54,12 +54,11 @@ from pyrocketstore.reading._messages import MergedMessages, messages_between
 from pyrocketstore.reading.skipped import MessageReader, QueueDamage, SkippedMessages
 from pyrocketstore.record import _message
 from pyrocketstore.record._message import MessageExt
-from pyrocketstore.record._unique_id import UniqueIds
+from pyrocketstore.record._text import UniqueIds
 from pyrocketstore.record.message import Message, check_properties, check_topic, join_keys
 from pyrocketstore.record.tags import TagsExpression, tags_filter
 from pyrocketstore.recovery.current_sizes import load_with_sizes
-from pyrocketstore.store._put_path import PutPath
-from pyrocketstore.store._store_calls import StoreCalls
+from pyrocketstore.store._store_calls import PutPath, StoreCalls
 from pyrocketstore.store.key_gaps import find_key_gaps
 from pyrocketstore.store.new_queues import NewQueues
 from pyrocketstore.store.opening import (
@@ -1207,7 +1206,7 @@ def _matching(where: object, messages: Callable[[], MessageReader]) -> MessageRe
 
 def _release_column_memory() -> None:
     """Free the memory that the columns of a batch were built in, if there was any batch."""
-    pool = sys.modules.get("pyrocketstore.columns._memory_pool")
+    pool = sys.modules.get("pyrocketstore.columns._builder")
     if pool is not None:
         pool.release_memory()
 

@@ -22,7 +22,7 @@ from pyrocketstore.system.signal_shield import shielded
 from pyrocketstore.transaction.positions import TRANSACTION_GROUP
 
 if TYPE_CHECKING:
-    from pyrocketstore.commit_log._put_result import PutMessageResult
+    from pyrocketstore.commit_log._puts import PutMessageResult
     from pyrocketstore.consumer.arrivals import Arrivals
     from pyrocketstore.consumer.consumer_filters import ConsumerFilters
     from pyrocketstore.filter.sql92 import Sql92Filter

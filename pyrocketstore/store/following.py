@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyrocketstore.filter.sql92 import Sql92Filter
     from pyrocketstore.message_store.default_message_store import DefaultMessageStore
     from pyrocketstore.reading._messages import MessageIterator
-    from pyrocketstore.reading._read_counts import ReadCounts
+    from pyrocketstore.reading._queue_runs import ReadCounts
     from pyrocketstore.reading.rocketmq_reads import StoreReads
     from pyrocketstore.record._message import MessageExt
     from pyrocketstore.record.tags import TagsExpression

@@ -19,8 +19,7 @@ from pyrocketstore.arguments.scalars import (
     QUEUE_ID_MAX,
     exact_queue_id,
 )
-from pyrocketstore.commit_log._put_columns import Columns, PropertyTexts, of_message
-from pyrocketstore.commit_log._put_result import PutMessageResult
+from pyrocketstore.commit_log._puts import Columns, PropertyTexts, PutMessageResult, of_message
 from pyrocketstore.commit_log.put_rules import (
     light_queue_names,
     named_properties,
@@ -36,7 +35,7 @@ from pyrocketstore.errors import (
     StoreStateError,
 )
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
-from pyrocketstore.record._unique_id import UniqueIds
+from pyrocketstore.record._text import UniqueIds
 from pyrocketstore.record.message import (
     PROPERTY_DELAY_TIME_LEVEL,
     PROPERTY_INNER_MULTI_DISPATCH,
@@ -52,7 +51,7 @@ from pyrocketstore.record.message import (
     real_queue_properties,
 )
 from pyrocketstore.results import STORED_STATUSES, PutMessageStatus, Status
-from pyrocketstore.store._put_path import PutPath
+from pyrocketstore.store._store_calls import PutPath
 from pyrocketstore.store.rows import column_of, is_number
 from pyrocketstore.system._open_state import StoreState
 

@@ -10,7 +10,7 @@ from pyrocketstore.arguments.scalars import exact_text
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreError, StoreFormatError, StoreStateError
 from pyrocketstore.flush.flush_services import GroupCommitService
-from pyrocketstore.record._unique_id import UniqueIds
+from pyrocketstore.record._text import UniqueIds
 from pyrocketstore.record.message import (
     PROPERTY_INNER_MULTI_DISPATCH,
     PROPERTY_TRANSACTION_CHECK_TIMES,
@@ -22,7 +22,7 @@ from pyrocketstore.record.message import (
     MessageExtBrokerInner,
     MessageRefused,
 )
-from pyrocketstore.store._message_puts import MessagePuts
+from pyrocketstore.store._store_calls import MessagePuts
 from pyrocketstore.store.puts import SlowPuts
 from pyrocketstore.system.signal_shield import shielded
 from pyrocketstore.transaction.commit_search import find_committed
@@ -38,7 +38,7 @@ from pyrocketstore.transaction.service import (
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from pyrocketstore.commit_log._put_result import PutMessageResult
+    from pyrocketstore.commit_log._puts import PutMessageResult
     from pyrocketstore.consumer.offsets import ConsumerOffsets
     from pyrocketstore.message_store.default_message_store import DefaultMessageStore
     from pyrocketstore.record._message import MessageExt

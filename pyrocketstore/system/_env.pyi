@@ -1,16 +1,16 @@
 import os
 from collections.abc import Callable
 from typing import Final, final
-
 from typing_extensions import Buffer, disjoint_base
 
 from pyrocketstore.errors import StoreFsyncError
+
+__test__: Final[dict[str, object]]
 
 _Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 _Watcher = Callable[[], Callable[[StoreFsyncError], None] | None]
 
 __pyx_capi__: Final[dict[str, object]]
-__test__: Final[dict[str, object]]
 
 @disjoint_base
 class EnvTable:
@@ -69,3 +69,5 @@ class Event:
 @final
 class SignalAtEnd:
     def __new__(cls, event: Event) -> SignalAtEnd: ...
+
+MAX_KEPT: Final[int]

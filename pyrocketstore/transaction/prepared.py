@@ -31,7 +31,7 @@ from pyrocketstore.transaction.records import (
 )
 
 if TYPE_CHECKING:
-    from pyrocketstore.commit_log._put_result import PutMessageResult
+    from pyrocketstore.commit_log._puts import PutMessageResult
     from pyrocketstore.consume_queue.queue import ConsumeQueue
 
 LOG = logger(__name__)

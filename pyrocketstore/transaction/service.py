@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from pyrocketstore.arguments.scalars import exact_text
-from pyrocketstore.commit_log._put_result import PutMessageResult, make_result
+from pyrocketstore.commit_log._puts import PutMessageResult, make_result
 from pyrocketstore.commit_log.log import CommitLog
 from pyrocketstore.consume_queue.table import ConsumeQueueTable
 from pyrocketstore.display import logger, shown

@@ -28,7 +28,7 @@ from pyrocketstore import (
     UnknownTopicError,
 )
 from pyrocketstore.commit_log import topic_min_offset_file
-from pyrocketstore.commit_log._topic_min_offsets import TopicMinOffsets
+from pyrocketstore.commit_log._scan import TopicMinOffsets
 from pyrocketstore.system.env import Env
 from support.broken_env import broken
 from support.damaged_stores import halt

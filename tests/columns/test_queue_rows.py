@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pyrocketstore.columns._decode import compressed_records
-from pyrocketstore.columns._queue_rows import QueueRows
+from pyrocketstore.columns._record_walk import QueueRows
 from pyrocketstore.commit_log._scan import status_name
 from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
 from support import oracle

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyrocketstore.columns._texts import properties_maps, tags_codes
+from pyrocketstore.columns._decode import properties_maps, tags_codes
 from pyrocketstore.errors import StoreFormatError
 from support import oracle
 from support.arrow_batches import batch_of

@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyrocketstore.commit_log._scan import find_valid_record, status_name
-from pyrocketstore.commit_log._walk import walk_records
+from pyrocketstore.commit_log._scan import find_valid_record, status_name, walk_records
 from pyrocketstore.errors import StoreFormatError
 from pyrocketstore.system.env import Env
 from support import oracle

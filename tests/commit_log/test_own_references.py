@@ -17,7 +17,7 @@ import pytest
 
 import pyrocketstore
 from pyrocketstore.commit_log._append import CommitLogCore
-from pyrocketstore.commit_log._put_columns import Columns
+from pyrocketstore.commit_log._puts import Columns
 from pyrocketstore.commit_log._scan import FileWindow
 from pyrocketstore.consume_queue._units import ConsumeQueueCore
 from pyrocketstore.errors import StoreStateError
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.bad_input
 
 CHILD = """
 import numpy, pyrocketstore, sys
-from pyrocketstore.commit_log._put_columns import Columns
+from pyrocketstore.commit_log._puts import Columns
 class Number:
     def __index__(self):
         ids.clear(); bodies.clear()

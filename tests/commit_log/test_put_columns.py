@@ -13,7 +13,7 @@ import pytest
 
 import pyrocketstore
 from pyrocketstore import Message, PutError, StoreFormatError
-from pyrocketstore.commit_log._put_columns import Columns
+from pyrocketstore.commit_log._puts import Columns
 from pyrocketstore.system.env import Env
 from support.broken_env import failing, watched
 

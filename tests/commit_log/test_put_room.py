@@ -20,7 +20,7 @@ import pytest
 
 import pyrocketstore
 from pyrocketstore import MessageExtBrokerInner, MessageStoreConfig, PutMessageStatus
-from pyrocketstore.commit_log._put_result import make_result
+from pyrocketstore.commit_log._puts import make_result
 from pyrocketstore.flush.async_put import AsyncPuts, FlushDiskWatcher
 from pyrocketstore.system.env import Env
 from support.broken_env import broken

@@ -20,7 +20,7 @@ import pytest
 import pyrocketstore
 from pyrocketstore.config.file_sizes import MAX_FILE_END
 from pyrocketstore.consume_queue import many_queues, table, unit_check
-from pyrocketstore.consume_queue._queue_files import look_at_queues, read_files
+from pyrocketstore.consume_queue._units import look_at_queues, read_files
 from pyrocketstore.consume_queue.many_queues import only_files
 from pyrocketstore.consume_queue.units import FoundQueue
 from pyrocketstore.errors import StoreIOError, StoreWarning

@@ -14,28 +14,20 @@ from typing import Any
 import numpy as np
 
 from pyrocketstore.columns import _decode as _columns
-from pyrocketstore.columns import _queue_rows
+from pyrocketstore.columns import _record_walk
 from pyrocketstore.columns._record_walk import RecordWalk
 from pyrocketstore.commit_log import _append as _commit_log
-from pyrocketstore.commit_log import (
-    _chunk_scan,
-    _group_commit,
-    _put_columns,
-    _put_result,
-    _scan,
-    _store_times,
-)
-from pyrocketstore.consume_queue import _unit_window
+from pyrocketstore.commit_log import _chunk_scan, _puts, _scan
 from pyrocketstore.consume_queue import _units as _consume_queue
 from pyrocketstore.dispatch import _dispatcher as _dispatch
 from pyrocketstore.files import _mapped_file, _writes
 from pyrocketstore.index import _file as _index_file
 from pyrocketstore.reading import _by_key as _key_search
 from pyrocketstore.reading import _messages as _reader
-from pyrocketstore.reading import _pull, _queue_runs
-from pyrocketstore.record import _message, _queue_check, _unique_id
+from pyrocketstore.reading import _queue_runs
+from pyrocketstore.record import _message, _record, _text
 from pyrocketstore.record.message import MessageExtBrokerInner
-from pyrocketstore.store import _put_path, _store_calls
+from pyrocketstore.store import _store_calls
 from pyrocketstore.system import _env, _open_state
 from pyrocketstore.system.env import Env
 from pyrocketstore.verify._chains import ChainWalk
@@ -201,23 +193,21 @@ class World:
         return _commit_log.TopicEntry("T")
 
     def make_Columns(self) -> Any:
-        return _put_columns.Columns(
-            "T", [b"1", b"2"], [0, 1], ["a", None], ["k", None], None, [0, 1]
-        )
+        return _puts.Columns("T", [b"1", b"2"], [0, 1], ["a", None], ["k", None], None, [0, 1])
 
     def make_PropertyTexts(self) -> Any:
-        texts = _put_columns.PropertyTexts(3)
+        texts = _puts.PropertyTexts(3)
         texts.add(b"a\x01b")
         return texts
 
     def make_UniqueIds(self) -> Any:
-        return _unique_id.UniqueIds(Env(), "127.0.0.1:10911")
+        return _text.UniqueIds(Env(), "127.0.0.1:10911")
 
     def make_PutMessageResult(self) -> Any:
-        return _put_result.make_result(0, 0, 1, 2, 3, 4, 1)
+        return _puts.make_result(0, 0, 1, 2, 3, 4, 1)
 
     def make_GroupCommit(self) -> Any:
-        return _group_commit.GroupCommit(self.object_of_log(), _Flush(), 5)
+        return _commit_log.GroupCommit(self.object_of_log(), _Flush(), 5)
 
     def make_StoreState(self) -> Any:
         state = _open_state.StoreState("store", False)
@@ -227,7 +217,7 @@ class World:
 
     def make_PutPath(self) -> Any:
         core, state = self.make_CommitLogCore(), self.make_StoreState()
-        return _put_path.PutPath(core, "127.0.0.1:10911", state, None)
+        return _store_calls.PutPath(core, "127.0.0.1:10911", state, None)
 
     def make_StoreCalls(self) -> Any:
         calls = _store_calls.StoreCalls()
@@ -254,7 +244,7 @@ class World:
 
     def make_QueueRows(self) -> Any:
         positions, sizes = self.extents()
-        return _queue_rows.QueueRows([("T", 0, 0, 3)], positions, sizes, np.zeros(3, np.bool_))
+        return _record_walk.QueueRows([("T", 0, 0, 3)], positions, sizes, np.zeros(3, np.bool_))
 
     def extents(self) -> tuple[Any, Any]:
         """Return positions and sizes of the three records."""
@@ -272,7 +262,7 @@ class World:
         return _reader.MergedMessages([self.make_MessageIterator() for _ in range(3)], None)
 
     def make_QueueName(self) -> Any:
-        return _queue_check.QueueName("T", 0)
+        return _record.QueueName("T", 0)
 
     def make_LogTable(self) -> Any:
         return _key_search.LogTable((self.make_MappedFile(),), FILE_SIZE)
@@ -283,13 +273,13 @@ class World:
         return _key_search.KeySearch(self.object_of_log(), files, _Files(self), None, bool)
 
     def make_StoreTimes(self) -> Any:
-        return _store_times.StoreTimes(self.object_of_log(), _OneFile(self))
+        return _commit_log.StoreTimes(self.object_of_log(), _OneFile(self))
 
     def make_UnitWindow(self) -> Any:
-        return _unit_window.UnitWindow(_OneFile(self))
+        return _consume_queue.UnitWindow(_OneFile(self))
 
     def make_UnitPull(self) -> Any:
-        return _pull.UnitPull(_OneFile(self), _Files(self), FILE_SIZE)
+        return _queue_runs.UnitPull(_OneFile(self), _Files(self), FILE_SIZE)
 
     def make_QueueChunks(self) -> Any:
         return _queue_runs.QueueChunks(_OneFile(self), 0, 10, contextlib.nullcontext, bool)

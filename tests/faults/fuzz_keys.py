@@ -14,8 +14,8 @@ from fuzz_tables import FOREVER, KEYS, damage_index, wanted_hits
 from pyrocketstore.commit_log._append import CommitLogCore
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError
 from pyrocketstore.files._mapped_file import MappedFile
+from pyrocketstore.index._entries import key_hash_of
 from pyrocketstore.index._file import IndexFile
-from pyrocketstore.index._keys import key_hash_of
 from pyrocketstore.reading._by_key import KeySearch
 from pyrocketstore.system._env import Event
 from support import oracle

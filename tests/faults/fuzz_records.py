@@ -27,12 +27,23 @@ from fuzz_bytes import (
     record_fields,
     repair_record,
 )
-from pyrocketstore.columns._decode import COLUMNS, PROPERTIES_MAP, check_records, decode_records
+from pyrocketstore.columns._decode import (
+    COLUMNS,
+    PROPERTIES_MAP,
+    check_records,
+    decode_records,
+    properties_maps,
+    tags_codes,
+)
 from pyrocketstore.columns._record_walk import RecordWalk
-from pyrocketstore.columns._texts import properties_maps, tags_codes
 from pyrocketstore.commit_log._chunk_scan import LogScanner
-from pyrocketstore.commit_log._scan import FileWindow, find_valid_record, scan_file, status_name
-from pyrocketstore.commit_log._walk import walk_records
+from pyrocketstore.commit_log._scan import (
+    FileWindow,
+    find_valid_record,
+    scan_file,
+    status_name,
+    walk_records,
+)
 from pyrocketstore.errors import StoreCorruptionError, StoreError
 from pyrocketstore.record._message import (
     decode_message_id,

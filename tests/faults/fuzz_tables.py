@@ -37,8 +37,8 @@ from pyrocketstore.consume_queue._units import (
 )
 from pyrocketstore.errors import StoreCorruptionError, StoreError
 from pyrocketstore.files.store_checkpoint import StoreCheckpoint
+from pyrocketstore.index._entries import hashes_of_keys, key_hash_of
 from pyrocketstore.index._file import IndexFile
-from pyrocketstore.index._keys import hashes_of_keys, key_hash_of
 from pyrocketstore.message_store.topic_config import TopicConfigFile
 from pyrocketstore.verify._chains import ChainWalk, differing_units
 from support import oracle

@@ -27,7 +27,7 @@ from pyrocketstore.errors import StoreError
 from pyrocketstore.files.store_checkpoint import StoreCheckpoint
 from pyrocketstore.flush.flush_services import FlushConsumeQueueService
 from pyrocketstore.index import index_service
-from pyrocketstore.index._slot_table import SlotTable
+from pyrocketstore.index._entries import SlotTable
 from pyrocketstore.index.directory import FoundIndexFile
 from pyrocketstore.index.index_service import FlushIndexFileThread, IndexService
 from pyrocketstore.index.sync_point import SyncPoint

@@ -26,7 +26,7 @@ from pyrocketstore import (
     StoreFormatError,
     StoreStateError,
 )
-from pyrocketstore.commit_log._put_result import make_result
+from pyrocketstore.commit_log._puts import make_result
 from pyrocketstore.flush.async_put import AsyncPuts, FlushDiskWatcher, MakeRoomService
 from pyrocketstore.flush.flush_services import GroupCommitService
 from pyrocketstore.system.env import Env

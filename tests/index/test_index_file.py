@@ -23,6 +23,7 @@ from pyrocketstore.errors import (
     StoreIOError,
     StoreStateError,
 )
+from pyrocketstore.index._entries import key_hash_of
 from pyrocketstore.index._file import (
     HASH_SLOT_SIZE,
     INDEX_HEADER_SIZE,
@@ -31,7 +32,6 @@ from pyrocketstore.index._file import (
     IndexFile,
     index_file_size,
 )
-from pyrocketstore.index._keys import key_hash_of
 from pyrocketstore.system.env import Env
 from support import oracle
 from support.broken_env import broken, failing, watched

@@ -15,8 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pyrocketstore.errors import StoreFormatError, StoreIOError, StoreStateError
+from pyrocketstore.index._entries import key_hash_of
 from pyrocketstore.index._file import IndexFile
-from pyrocketstore.index._keys import key_hash_of
 from pyrocketstore.system.env import Env
 from support.broken_env import broken, watched
 from support.oracle_index import OracleIndexFile, key_hash

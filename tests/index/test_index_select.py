@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
+from pyrocketstore.index._entries import hashes_of_keys, key_hash_of
 from pyrocketstore.index._file import IndexFile
-from pyrocketstore.index._keys import hashes_of_keys, key_hash_of
 from pyrocketstore.system.env import Env
 from support import oracle
 

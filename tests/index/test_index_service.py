@@ -17,8 +17,8 @@ import pytest
 from pyrocketstore.errors import StoreError, StoreFormatError, StoreIOError
 from pyrocketstore.files.running_flags import RunningFlags
 from pyrocketstore.files.store_checkpoint import StoreCheckpoint
+from pyrocketstore.index._entries import key_hash_of
 from pyrocketstore.index._file import IndexFile, index_file_size
-from pyrocketstore.index._keys import key_hash_of
 from pyrocketstore.index.geometry import (
     DEFAULT_HASH_SLOT_NUM,
     DEFAULT_INDEX_NUM,

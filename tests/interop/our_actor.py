@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import face
 import pyrocketstore
-from pyrocketstore.commit_log._put_result import PutMessageResult
+from pyrocketstore.commit_log._puts import PutMessageResult
 from pyrocketstore.system import disk_space
 from support.random_messages import from_line, to_batch, to_inner
 

@@ -33,7 +33,7 @@ from pyrocketstore import (
     PutMessageStatus,
     StoreStateError,
 )
-from pyrocketstore.commit_log._put_result import make_result, with_status
+from pyrocketstore.commit_log._puts import make_result, with_status
 from pyrocketstore.reading.rocketmq_reads import TagsFilter
 from pyrocketstore.record._message import encode_messages, properties_to_string
 from pyrocketstore.system.env import Env

@@ -23,7 +23,7 @@ from pyrocketstore.errors import (
     StoreIOError,
     StoreStateError,
 )
-from pyrocketstore.index._keys import key_hash_of
+from pyrocketstore.index._entries import key_hash_of
 from pyrocketstore.reading._by_key import KeySearch
 from pyrocketstore.system.env import Env
 from support import oracle

@@ -27,10 +27,10 @@ from pyrocketstore import (
     StoreIOError,
 )
 from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE
-from pyrocketstore.reading._skipped_fields import MAX_RANGES
+from pyrocketstore.reading._messages import MAX_RANGES
 from pyrocketstore.reading.skipped import SkippedMessages, SkippedRange
 from pyrocketstore.record._message import properties_to_string
-from pyrocketstore.record._queue_check import QueueName
+from pyrocketstore.record._record import QueueName
 from pyrocketstore.system.env import Env
 from support import oracle
 from support.broken_env import broken

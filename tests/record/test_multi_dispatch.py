@@ -10,7 +10,7 @@ import pytest
 
 import pyrocketstore
 from pyrocketstore.consume_queue.unit_check import _Record
-from pyrocketstore.record._queue_check import QueueName
+from pyrocketstore.record._record import QueueName
 from pyrocketstore.record.multi_dispatch import further_queues
 from support import oracle
 

@@ -14,8 +14,7 @@ import pytest
 from pyrocketstore import StoreError
 from pyrocketstore.commit_log.put_rules import named_properties, properties_text
 from pyrocketstore.record._message import create_message_id
-from pyrocketstore.record._properties import plain_text_of
-from pyrocketstore.record._unique_id import UniqueIds
+from pyrocketstore.record._text import UniqueIds, plain_text_of
 from pyrocketstore.record.message import (
     MAX_PROPERTIES_SIZE,
     PROPERTY_INNER_MULTI_DISPATCH,

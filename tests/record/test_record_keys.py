@@ -12,7 +12,7 @@ import pyrocketstore
 from pyrocketstore.columns._record_walk import RecordWalk
 from pyrocketstore.commit_log._chunk_scan import LogScanner
 from pyrocketstore.commit_log._scan import FileWindow
-from pyrocketstore.index._keys import index_key_hashes
+from pyrocketstore.index._entries import index_key_hashes
 from pyrocketstore.system.env import Env
 from support import oracle
 

@@ -16,7 +16,7 @@ import pytest
 
 import pyrocketstore
 from pyrocketstore import PutMessageStatus, Store, StoreFormatError
-from pyrocketstore.commit_log._put_result import make_result
+from pyrocketstore.commit_log._puts import make_result
 from pyrocketstore.record.message import SCHEDULE_TOPIC
 from pyrocketstore.system.env import Env
 from support.broken_env import broken

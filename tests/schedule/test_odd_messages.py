@@ -15,7 +15,7 @@ import pytest
 
 import pyrocketstore
 from pyrocketstore import MessageExtBrokerInner, PutMessageStatus, Store, StoreFormatError
-from pyrocketstore.commit_log._put_result import make_result
+from pyrocketstore.commit_log._puts import make_result
 from pyrocketstore.commit_log.log import MAX_DELAY_LEVELS
 from pyrocketstore.consume_queue import retries
 from pyrocketstore.record._message import properties_to_string

@@ -13,7 +13,7 @@ import pytest
 
 import pyrocketstore
 from pyrocketstore.record.message import MessageExtBrokerInner
-from pyrocketstore.store._message_puts import MessagePuts
+from pyrocketstore.store._store_calls import MessagePuts
 from support.seed import SEED
 
 SMALL: dict[str, Any] = {"mapped_file_size_commit_log": 1 << 16, "max_message_size": 1 << 14}

@@ -29,7 +29,7 @@ from pyrocketstore import (
     StoreError,
     StoreStateError,
 )
-from pyrocketstore.commit_log._put_result import PutMessageResult, make_result, with_status
+from pyrocketstore.commit_log._puts import PutMessageResult, make_result, with_status
 from pyrocketstore.reading.skipped import SkippedRange
 from pyrocketstore.results import AppendMessageStatus, GetMessageStatus
 

@@ -24,7 +24,7 @@ from pyrocketstore import (
     StoreFormatError,
     StoreStateError,
 )
-from pyrocketstore.commit_log._put_result import make_result, with_status
+from pyrocketstore.commit_log._puts import make_result, with_status
 from pyrocketstore.record._message import properties_to_string
 from support.sizes import SIZES
 

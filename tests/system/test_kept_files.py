@@ -15,7 +15,7 @@ import pytest
 
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError
 from pyrocketstore.files._mapped_file import MappedFile
-from pyrocketstore.system._kept_files import MAX_KEPT
+from pyrocketstore.system._env import MAX_KEPT
 from pyrocketstore.system.env import Env
 from support.broken_env import broken, failing, watched
 

@@ -19,7 +19,7 @@ from itertools import pairwise
 import numpy as np
 
 from pyrocketstore.columns._decode import VarColumn, check_records, decode_records
-from pyrocketstore.commit_log._walk import walk_records
+from pyrocketstore.commit_log._scan import walk_records
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.consume_queue.table import is_safe_name
 from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE

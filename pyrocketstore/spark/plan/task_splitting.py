@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pyrocketstore.commit_log._walk import walk_records
+from pyrocketstore.commit_log._scan import walk_records
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE
 from pyrocketstore.display import logger

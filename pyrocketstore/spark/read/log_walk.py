@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrocketstore.columns._decode import reusable_bytes
-from pyrocketstore.commit_log._scan import FileWindow, status_name
-from pyrocketstore.commit_log._walk import walk_records
+from pyrocketstore.commit_log._scan import FileWindow, status_name, walk_records
 from pyrocketstore.config.dledger import ENTRY_MAGIC
 from pyrocketstore.errors import StoreIOError
 from pyrocketstore.record._record import HEADER_SIZE, record_size_max

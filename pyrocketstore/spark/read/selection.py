@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from pyrocketstore.columns._queue_rows import QueueRows
+from pyrocketstore.columns._record_walk import QueueRows
 from pyrocketstore.consume_queue.units import QueueUnits
 from pyrocketstore.spark.read.records import Chunk
 from pyrocketstore.spark.read.units import RangeUnits

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pyrocketstore.columns._decode import check_records, decode_records
-from pyrocketstore.columns._texts import properties_maps, tags_codes
+from pyrocketstore.columns._decode import check_records, decode_records, properties_maps, tags_codes
 from pyrocketstore.columns.arrow import arrow_array
 from pyrocketstore.commit_log._scan import status_name
 from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE

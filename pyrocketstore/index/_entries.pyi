@@ -1,9 +1,12 @@
+import numpy
+from collections.abc import Iterable
+from numpy.typing import NDArray
 from typing import Final, final
 
 from pyrocketstore.system._env import EnvTable
 
-__pyx_capi__: Final[dict[str, object]]
 __test__: Final[dict[str, object]]
+__pyx_capi__: Final[dict[str, object]]
 
 @final
 class SlotTable:
@@ -20,3 +23,9 @@ class SlotTable:
     def valid(self) -> bool: ...
     def write_to(self, env: EnvTable, path: str) -> None: ...
     def read(self, position: int, size: int) -> bytes: ...
+
+def index_key_hashes(topic: str, uniq_key: str | None, keys: str | None) -> list[int]: ...
+def key_hash_of(topic: str | bytes, key: str | bytes) -> int: ...
+def hashes_of_keys(
+    keys: Iterable[str | bytes], topic: str | bytes | None = None
+) -> NDArray[numpy.int32]: ...

@@ -1,6 +1,7 @@
-"""Many messages at once: checked columns, and the rows of them that are written together."""
+"""Results of puts; puts of many messages at once."""
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from pyrocketstore._rocketstore cimport rs_outgoing
 from pyrocketstore.commit_log._append cimport (
     CommitLogCore,
     QueueSlot,
@@ -8,8 +9,20 @@ from pyrocketstore.commit_log._append cimport (
     TopicEntry,
     rs_run_row,
 )
-from pyrocketstore.record._unique_id cimport UniqueIds
-from pyrocketstore._rocketstore cimport rs_outgoing
+from pyrocketstore.record._text cimport UniqueIds
+
+cdef class PutMessageResult:
+    cdef readonly int status_code
+    cdef readonly int append_status_code
+    cdef readonly int64_t phy_offset
+    cdef readonly int64_t queue_offset
+    cdef readonly int64_t wrote_bytes
+    cdef readonly int64_t store_timestamp
+    cdef readonly int32_t message_count
+    cdef object positions
+    cdef int32_t host_size
+    cdef uint8_t host[20]
+
 
 # TAGS and KEYS as a properties text: the size; -1 for all that is not two exact str (or None)
 # that read back equal, by the tag too, and fit.

@@ -1,14 +1,10 @@
-"""The put path of a store, for the calls that are compiled."""
 from libc.stdint cimport int64_t
 
-from pyrocketstore.commit_log._append cimport CommitLogCore, RecordBuffer, rs_append
-from pyrocketstore.commit_log._group_commit cimport GroupCommit
-from pyrocketstore.commit_log._put_columns cimport Chunk, Columns
-from pyrocketstore.commit_log._put_result cimport PutMessageResult
-from pyrocketstore.record._unique_id cimport UniqueIds
-from pyrocketstore.system._open_state cimport StoreState
 from pyrocketstore._rocketstore cimport rs_outgoing
-
+from pyrocketstore.commit_log._append cimport CommitLogCore, GroupCommit, RecordBuffer, rs_append
+from pyrocketstore.commit_log._puts cimport Chunk, Columns, PutMessageResult
+from pyrocketstore.record._text cimport UniqueIds
+from pyrocketstore.system._open_state cimport StoreState
 
 cdef class PutPath:
     cdef CommitLogCore core

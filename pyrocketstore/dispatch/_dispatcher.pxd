@@ -1,9 +1,10 @@
-"""Prefault pages of queue and index files before a known number of units or keys is put."""
+"""Prefault pages of queue and index files before a known number of units or keys is put.
+
+Best effort: the writer repeats and reports what fails here. Threads: the file's one writer.
+"""
 from libc.stdint cimport int64_t
 
 from pyrocketstore._rocketstore cimport rs_index_file, rs_queue
-
-# Best effort: the writer repeats and reports what fails here. Threads: the file's one writer.
 
 # Allocates and fills the space of `count` units after the queue's end, in the attached file.
 cdef void prefault_queue(rs_queue *q, int64_t count) noexcept nogil
