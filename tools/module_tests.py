@@ -18,6 +18,7 @@ import ast
 import functools
 import re
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 ROW = re.compile(r"\| `([\w/]+\.pyx?)` \| ([^|]*) \| ([^|]+) \|")
@@ -25,7 +26,7 @@ PART = re.compile(r"(?:through `([\w/]+\.pyx?)`: )?(`[\w/]+\.py`(?:, `[\w/]+\.py
 COMPILED_IMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+c?import\s|c?import\s+([\w.]+))", re.M)
 #: The text that a function gets which imports a module when it is first used.
 DOTTED = re.compile(r"pyrocketstore(\.\w+)+")
-COMMAND = "'-m', 'pyrocketstore'"
+COMMAND = ("-m", "pyrocketstore")
 STEPS_MAX = 2
 
 
@@ -62,8 +63,10 @@ def python_imports(path: Path) -> frozenset[tuple[str, str]]:
             found |= {(alias.name, "") for alias in node.names}
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             found |= {("pyrocketstore", node.attr)} if node.value.id == "pyrocketstore" else set()
-        elif isinstance(node, ast.List | ast.Tuple) and COMMAND in ast.unparse(node):
-            found.add(("pyrocketstore.__main__", ""))
+        elif isinstance(node, ast.List | ast.Tuple):
+            words = [getattr(element, "value", None) for element in node.elts]
+            if COMMAND in pairwise(words):
+                found.add(("pyrocketstore.__main__", ""))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             found |= {(node.value, "")} if DOTTED.fullmatch(node.value) else set()
     return frozenset(found)

@@ -80,7 +80,8 @@ def test_messages_and_rows_pass_alike(text: str) -> None:
 
 def test_a_message_is_returned_before_the_next_is_read() -> None:
     reader = Reader()
-    found: Iterator[Any] = iter(MatchingMessages(reader, Sql92Filter("a > 1")))  # type: ignore[arg-type]
+    where = Sql92Filter("a > 1")
+    found: Iterator[Any] = iter(MatchingMessages(reader, where))  # type: ignore[arg-type]
     assert next(found).properties == ROWS[1] and reader.count == 2
 
 
