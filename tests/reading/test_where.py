@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from pyrocketstore import Sql92Filter, StoreFormatError, StoreTypeError
@@ -17,6 +16,8 @@ from pyrocketstore.reading.matching import (
     selected,
     where_of,
 )
+
+pa = pytest.importorskip("pyarrow")
 
 ROWS: list[dict[str, str]] = [{"a": "1"}, {"a": "2", "b": "x"}, {}, {"b": "x"}, {"a": "3"}]
 MAP = pa.map_(pa.string(), pa.string())

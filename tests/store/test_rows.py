@@ -7,11 +7,12 @@ import array
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from pyrocketstore import StoreFormatError, StoreTypeError
 from pyrocketstore.store.rows import column_of, is_number
+
+pa = pytest.importorskip("pyarrow")
 
 BODIES = [b"a", None, b"\0c"]
 
