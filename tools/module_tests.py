@@ -123,7 +123,7 @@ def rows(root: Path) -> list[tuple[str, str]]:
 
 
 def wrong_cell(root: Path, graph: dict[str, set[str]], module: str, cell: str) -> list[str]:
-    """What is wrong with the tests that a row names."""
+    """Return the faults of the tests that a row names."""
     wrong = []
     for part in cell.split("; "):
         match = PART.fullmatch(part)
@@ -143,7 +143,7 @@ def wrong_cell(root: Path, graph: dict[str, set[str]], module: str, cell: str) -
 
 
 def faults(root: Path) -> dict[str, list[str]]:
-    """What is wrong with the tables, by module."""
+    """Return the faults of the tables, by module."""
     known, graph = modules(root), import_graph(root)
     found: dict[str, list[str]] = {}
     listed = rows(root)

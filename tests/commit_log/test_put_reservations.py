@@ -10,7 +10,7 @@ import random
 
 import pytest
 
-from pyrocketstore.commit_log._put_reservations import Reservation, Reservations
+from pyrocketstore.commit_log._append import Reservation, Reservations
 from support.seed import SEED
 
 

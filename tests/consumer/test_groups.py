@@ -15,7 +15,7 @@ from support.seed import SEED
 
 
 class Member:
-    """What a group refers to weakly."""
+    """The object that a group refers to weakly."""
 
 
 class Changes:

@@ -53,7 +53,7 @@ class Message:
 
 
 class Reader:
-    """What MatchingMessages reads; counts what it returned."""
+    """The reader below MatchingMessages; counts the messages that it returned."""
 
     skipped = "the skipped ones"
 

@@ -21,7 +21,7 @@ FITS, MISMATCHED = SimpleNamespace(mismatched=[]), SimpleNamespace(mismatched=[(
 
 
 class Loads:
-    """What the calls return or raise, one after the other; the last one again and again."""
+    """Return or raise the given outcomes in order, then the last one again and again."""
 
     def __init__(self, root: Path, sizes: list[Any], loads: list[Any], plans: list[Any]) -> None:
         self._root, self._sizes, self._loads, self._plans = root, sizes, loads, plans
