@@ -51,6 +51,7 @@ MODULES: dict[str, list[str]] = {
     "columns._record_walk": ["csrc/hash.c", "csrc/status.c"],
     "reading._queue_runs": [],
     "reading._messages": ["csrc/status.c"],
+    "reading._file_columns": ["csrc/status.c"],
     "reading._by_key": ["csrc/hash.c"],
     "verify._chains": [],
     "store._store_calls": ["csrc/env_posix.c"],

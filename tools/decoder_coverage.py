@@ -27,8 +27,8 @@ PACKAGE = ROOT / "pyrocketstore"
 MODULES = (
     "record/_record", "record/_message", "record/_text", "index/_entries", "commit_log/_scan",
     "commit_log/_chunk_scan", "consume_queue/_units", "dispatch/_dispatcher", "columns/_decode",
-    "columns/_builder", "columns/_record_walk", "reading/_by_key", "reading/_messages",
-    "verify/_chains",
+    "columns/_builder", "columns/_record_walk", "reading/_by_key", "reading/_file_columns",
+    "reading/_messages", "verify/_chains",
 )  # fmt: skip
 HEADER = "csrc/bytes.h"
 WRITERS = frozenset(

@@ -13,7 +13,7 @@ from pyrocketstore.columns._builder import ArrowColumns
 from pyrocketstore.columns._decode import COLUMNS, column_names
 from pyrocketstore.columns.arrow import require_pyarrow, to_record_batch
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError
-from pyrocketstore.reading._messages import decode_run, no_rows
+from pyrocketstore.reading._file_columns import decode_run, no_rows
 from pyrocketstore.reading._queue_runs import RecordRun, runs_of
 from pyrocketstore.reading.by_queue import QueueRange
 from pyrocketstore.record._record import QueueName

@@ -26,7 +26,7 @@ from pyrocketstore.columns import arrow
 from pyrocketstore.columns._builder import ArrowColumns
 from pyrocketstore.columns._decode import COLUMNS, PROPERTIES_MAP, decode_records, release_memory
 from pyrocketstore.errors import MissingExtraError, StoreCorruptionError
-from pyrocketstore.reading._messages import decode_file_records, decode_run, no_rows
+from pyrocketstore.reading._file_columns import decode_file_records, decode_run, no_rows
 from pyrocketstore.reading._queue_runs import RecordRun, runs_of
 from pyrocketstore.reading.skipped import SkippedMessages
 from pyrocketstore.record._record import QueueName

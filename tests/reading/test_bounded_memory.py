@@ -73,7 +73,7 @@ FILE = """
 import sys
 import numpy as np
 from pyrocketstore import StoreError
-from pyrocketstore.reading._messages import decode_file_records
+from pyrocketstore.reading._file_columns import decode_file_records
 from pyrocketstore.files._mapped_file import MappedFile
 from pyrocketstore.reading._messages import MessageIterator
 from pyrocketstore.commit_log._scan import find_valid_record, scan_file, status_name

@@ -19,7 +19,7 @@ import pyrocketstore
 from pyrocketstore.columns._decode import COLUMNS, PROPERTIES_MAP, check_records, decode_records
 from pyrocketstore.errors import StoreCorruptionError, StoreFormatError, StoreIOError
 from pyrocketstore.files._mapped_file import MappedFile
-from pyrocketstore.reading._messages import decode_file_records
+from pyrocketstore.reading._file_columns import decode_file_records
 from pyrocketstore.system.env import Env
 from support.broken_env import failing, watched
 from support.column_lists import column_list

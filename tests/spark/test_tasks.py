@@ -26,7 +26,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 from pyspark.sql import SparkSession
 
 from direct_reads import read_directly
-from pyrocketstore.reading._messages import decode_file_records
+from pyrocketstore.reading._file_columns import decode_file_records
 from pyrocketstore.spark import FORMAT, register
 from pyrocketstore.spark.lake.manifest import Split
 from pyrocketstore.spark.lake.writer import SplitReader

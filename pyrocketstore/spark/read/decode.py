@@ -12,7 +12,7 @@ import numpy.typing as npt
 from pyrocketstore.columns._decode import check_records, compressed_records, decode_records
 from pyrocketstore.commit_log._scan import status_name
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError
-from pyrocketstore.reading._messages import decode_file_records
+from pyrocketstore.reading._file_columns import decode_file_records
 from pyrocketstore.spark.options import SourceOptions
 from pyrocketstore.spark.read.records import Chunk, Skipped, is_dispatched_to, is_light
 
