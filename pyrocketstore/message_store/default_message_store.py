@@ -108,6 +108,11 @@ from pyrocketstore.record.message import (
     utf16_length,
 )
 from pyrocketstore.recovery.apply import apply_plan, flush_recovered, keep_lost_messages
+from pyrocketstore.recovery.clean_stop import (
+    locked_ms,
+    note_clean_stop,
+    remove_clean_stop,
+)
 from pyrocketstore.recovery.current_sizes import load_with_sizes
 from pyrocketstore.recovery.flushed import read_flushed
 from pyrocketstore.recovery.index_gaps import uncovered
@@ -355,6 +360,7 @@ class DefaultMessageStore(StoreContext):
             self.env.require_directory(self.root)
         else:
             self._create_directories()
+            self.locked_before_ms = locked_ms(self.env, self.root)
             self._lock_file.take()
             self._lock_file.release_on_demand(self.is_dropped, self.end_dropped)
         try:
@@ -379,6 +385,7 @@ class DefaultMessageStore(StoreContext):
         attempts = Attempts(self.env)
         while True:
             try:
+                self.locked_before_ms = locked_ms(self.env, self.root)
                 owner = owner_of(self.env, self.root)
                 flags.write_error = None  # of the attempt before this one
                 flags.begin_repair()  # an error is not tried again: the next opening does that
@@ -497,6 +504,7 @@ class DefaultMessageStore(StoreContext):
         else:
             plan.lost = str(lost_end(self, plan, plan.beyond) or "")
             keep_lost_messages(self, plan)
+            remove_clean_stop(self.env, self.root)
             self._abort_file.create()
         return plan
 
@@ -961,8 +969,10 @@ class DefaultMessageStore(StoreContext):
         writes = self._loaded and not self.read_only
         try:  # no thread is left
             clean = writes and self._finish()
+            write_stop = note_clean_stop(self, self._last_record()) if clean else None
             self._close_files()
-            if clean:
+            if write_stop is not None:
+                write_stop()
                 self._abort_file.delete()
         finally:
             OPEN_STORES.discard(self)

@@ -29,8 +29,10 @@ from pyrocketstore.consume_queue.unit_check import (
 )
 from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE, NO_LIMIT, PRE_BLANK
 from pyrocketstore.display import logger
+from pyrocketstore.recovery.clean_stop import proven_end
 from pyrocketstore.recovery.index_gaps import first_missing_key, uncovered
 from pyrocketstore.recovery.log_end import (
+    LAST_FILES,
     LogEnd,
     allow_record,
     await_last_record,
@@ -50,10 +52,6 @@ if TYPE_CHECKING:
 __all__ = ["LAST_FILES", "RecoveryPlan", "make_plan", "readable_log"]
 
 LOG = logger(__name__)
-
-#: After a clean exit recovery scans this many files at the end of the log.
-LAST_FILES = 3
-
 
 #: `ended_by` of a DLedger log that is read up to its last committed entry.
 COMMITTED_END = "no later entry is committed"
@@ -216,9 +214,16 @@ def _scan_log(
 
     The records from `keep_from` on are kept: hardly any before it is to be replayed.
 
-    After a clean exit the units are compared only if the ends of the queues do not agree with the
-    log's. The scan is repeated when only the limit on record sizes ended it.
+    After a clean exit nothing is scanned if `clean_stop` proves the ends. Otherwise the units are
+    compared only if the ends of the queues do not agree with the log's. The scan is repeated when
+    only the limit on record sizes ended it.
     """
+    proven = proven_end(store, files, first) if keep_from == NO_LIMIT else None
+    if proven is not None:
+        check = _new_check(store)
+        for queue in store.consume_queues():
+            check.trust((queue.topic, queue.queue_id), queue.covered_phy_offset)
+        return check, proven
     if keep_from == NO_LIMIT and not store.config.enable_multi_dispatch:
         found = find_log_end(store, files, first, None, keep_from=keep_from)
         check = _new_check(store)

@@ -82,6 +82,8 @@ class StoreContext:
     stall_log: StallLog
     loss_notices: LossNotices
 
+    #: when a process had opened the store for writing the last time before (Unix ms); -1: never
+    locked_before_ms: int = set_by_load()
     flushed: Flushed = set_by_load()
     checkpoint: StoreCheckpoint = set_by_load()
     index_service: IndexService = set_by_load()

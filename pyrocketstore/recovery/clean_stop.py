@@ -1,0 +1,201 @@
+"""`clean_stop`: a file in the store's root that says where log and queues ended when the last owner
+closed the store.
+
+4.9.3 scans the last three files of the log at each opening. After a clean stop an opening need not,
+if nobody has changed them: no process has opened the store for writing since (both engines write to
+`lock`), and each of these files has the length and the time of modification that it had. 4.9.3
+ignores the file. A store with a short log has none.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyrocketstore.display import logger
+from pyrocketstore.errors import StoreIOError
+from pyrocketstore.recovery.log_end import LAST_FILES, LogEnd
+from pyrocketstore.results import Status
+from pyrocketstore.system.env import is_zeros
+
+if TYPE_CHECKING:
+    from pyrocketstore.files._mapped_file import MappedFile
+    from pyrocketstore.recovery.store_context import StoreContext
+    from pyrocketstore.system.env import Env
+
+__all__ = [
+    "CLEAN_STOP",
+    "CleanStop",
+    "locked_ms",
+    "note_clean_stop",
+    "proven_end",
+    "remove_clean_stop",
+]
+
+LOG = logger(__name__)
+
+#: The name of the file.
+CLEAN_STOP = "clean_stop"
+_MAGIC = b"rsstop01"
+_DIGEST_SIZE = 16
+#: The magic, and the fields of CleanStop in their order. The CRC of all these bytes follows.
+_FIELDS = struct.Struct(f">8sqqq{_DIGEST_SIZE}s{_DIGEST_SIZE}s")
+_CRC = struct.Struct(">I")
+#: A store whose scan reads fewer bytes of the log has no such file: it would save nothing.
+SCANNED_MIN = 16 << 20
+#: In place of the last indexed record, where no key is put: an opening that puts keys must search.
+NO_INDEX = -2
+
+
+class CleanStop(NamedTuple):
+    """The ends of log, queues and index when a store was closed.
+
+    Parameters
+    ----------
+    log_end, last_record : int, physical offsets; the second one of the last record
+    index_end : int, physical offset of the last record that the index names; -1 without one,
+        NO_INDEX without an index
+    queues : bytes, digest of the first file, the end and the last message of each queue
+    files : bytes, digest of the last log files and of `lock`: lengths and times of modification
+    """
+
+    log_end: int
+    last_record: int
+    index_end: int
+    queues: bytes
+    files: bytes = bytes(_DIGEST_SIZE)
+
+    def encode(self) -> bytes:
+        """Return the bytes of the file."""
+        data = _FIELDS.pack(_MAGIC, *self)
+        return data + _CRC.pack(zlib.crc32(data))
+
+    @classmethod
+    def decode(cls, data: bytes) -> CleanStop | None:
+        """Return the content of a file; None if it is damaged."""
+        body, crc = data[: _FIELDS.size], data[_FIELDS.size :]
+        if len(body) < _FIELDS.size or crc != _CRC.pack(zlib.crc32(body)):
+            return None
+        magic, *fields = _FIELDS.unpack(body)
+        return cls(*fields) if magic == _MAGIC else None
+
+
+def note_clean_stop(store: StoreContext, last_record: int) -> Callable[[], None]:
+    """Note the ends of a store whose threads have ended, before its files are closed.
+
+    Parameters
+    ----------
+    last_record : int, physical offset at which the last record of the log may begin
+
+    Returns a call for after the files were closed, which writes the file, if it would save
+    anything. An error is logged: the next opening scans the log. Durability: on its return.
+    """
+    log, env, root = store.commit_log, store.env, store.config.store_path_root_dir
+    files = log.mapped_file_queue.mapped_files[-LAST_FILES:]
+    end, mark = log.get_max_offset(), log.record_mark(last_record) if last_record >= 0 else None
+    if mark is None or last_record + mark[0] != end:
+        return lambda: None
+    if not files or end - files[0].file_from_offset < SCANNED_MIN:
+        return lambda: None
+    paths = [file.path for file in files]
+    stop = CleanStop(end, last_record, _index_end(store), _queues_digest(store))
+
+    def write() -> None:
+        try:
+            digest, _ = _files_digest(env, paths, locked_ms(env, root))
+            env.write_file(_path(root), stop._replace(files=digest).encode())
+        except StoreIOError as error:
+            LOG.warning("%s: the next opening scans the log: %s", root, error)
+
+    return write
+
+
+def remove_clean_stop(env: Env, root: str) -> None:
+    """Delete the file if it exists. Not durable by itself: while `abort` exists, nobody uses it."""
+    if env.exists(_path(root)):
+        env.unlink(_path(root))
+
+
+def proven_end(store: StoreContext, files: tuple[MappedFile, ...], first: int) -> LogEnd | None:
+    """Return where the log ends after a clean stop since which nothing has changed; None unless
+    the file `clean_stop` proves that for the log files from number `first` on."""
+    env, root = store.env, store.config.store_path_root_dir
+    try:
+        if not env.exists(_path(root)):
+            return None
+        stop = CleanStop.decode(env.read_file(_path(root), size=_FIELDS.size + _CRC.size + 1))
+        if stop is None:
+            LOG.warning("%s: damaged, and not used", _path(root))
+            return None
+        paths = [file.path for file in files[first:]]
+        digest, newest_ms = _files_digest(env, paths, store.locked_before_ms)
+        # A change in the same tick of the clock as the one before it does not move the time.
+        if digest != stop.files or env.mtime_ms(_path(root)) <= newest_ms:
+            return None
+    except StoreIOError as error:
+        if error.errno == errno.ENOENT:
+            return None  # deleted by an owner meanwhile
+        raise
+    if (stop.index_end, stop.queues) != (_index_end(store), _queues_digest(store)):
+        return None
+    at_file = next(
+        (i for i, f in enumerate(files) if f.file_from_offset + f.file_size > stop.log_end), -1
+    )
+    if at_file < first or not _ends_there(files[at_file], stop.log_end):
+        return None
+    return LogEnd(
+        at_file,
+        stop.log_end,
+        Status.END,
+        last_record=stop.last_record,
+        keyed_end=stop.index_end,
+    )
+
+
+def _path(root: str) -> str:
+    return os.path.join(root, CLEAN_STOP)
+
+
+def _ends_there(file: MappedFile, log_end: int) -> bool:
+    """Return whether zeros follow the end of the log, or the end of its file."""
+    position = log_end - file.file_from_offset
+    if position < 0:
+        return False
+    return is_zeros(file.read(position, min(8, file.file_size - position)))
+
+
+def _index_end(store: StoreContext) -> int:
+    if not store.index_enabled:
+        return NO_INDEX
+    return max((file.end_phy_offset for file in store.index_service.files), default=-1)
+
+
+def _queues_digest(store: StoreContext) -> bytes:
+    lines = sorted(
+        f"{queue.queue_id} {queue.mapped_file_queue.get_min_offset()} {queue.core.unit_count}"
+        f" {queue.covered_phy_offset} {queue.topic}"
+        for queue in store.consume_queues()
+    )
+    return _digest("\n".join(lines))
+
+
+def locked_ms(env: Env, root: str) -> int:
+    """Return when a process has opened the store for writing the last time (Unix ms); -1: never."""
+    path = os.path.join(root, "lock")
+    return env.mtime_ms(path) if env.exists(path) else -1
+
+
+def _files_digest(env: Env, paths: Sequence[str], locked: int) -> tuple[bytes, int]:
+    """Return the digest, and the newest time of modification (Unix ms)."""
+    times = [*map(env.mtime_ms, paths), locked]
+    names = [f"{os.path.basename(path)} {env.size(path)}" for path in paths]
+    return _digest("\n".join([*names, *map(str, times)])), max(times)
+
+
+def _digest(text: str) -> bytes:
+    return blake2b(text.encode("utf-8", "surrogateescape"), digest_size=_DIGEST_SIZE).digest()

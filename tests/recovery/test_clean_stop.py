@@ -1,0 +1,260 @@
+"""Goal: an opening after a clean stop scans nothing if nobody has changed the store since. It has
+the answers of one that scans, and scans after any change.
+Method: close small stores that note their stop, change one thing, and compare the openings of the
+store and of a copy without the note."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pyrocketstore
+from pyrocketstore.errors import StoreCorruptionError
+from pyrocketstore.recovery import clean_stop
+from pyrocketstore.recovery.clean_stop import CleanStop
+from pyrocketstore.system.env import Env
+from support.broken_env import broken
+from support.sizes import SIZES
+
+COUNT = 150
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A closed store with several log files, queue files and index files."""
+    monkeypatch.setattr(clean_stop, "SCANNED_MIN", 0)
+    path = tmp_path / "store"
+    with opened(path) as store:
+        for i in range(COUNT):
+            store.put(f"t{i % 3}", b"%d" % i, queue_id=i % 2, keys=f"k{i}")
+    settle(path)
+    return path
+
+
+def opened(path: Path, **settings: Any) -> pyrocketstore.Store:
+    sizes = SIZES | {"mapped_file_size_commit_log": 4096}
+    return pyrocketstore.open(path, **(sizes | settings))
+
+
+def settle(root: Path) -> None:
+    """Make the note later than the files: the clock of files moves only every few ms."""
+    later = (root / "clean_stop").stat().st_mtime_ns + 50_000_000
+    os.utime(root / "clean_stop", ns=(later, later))
+
+
+def last_log_file(root: Path) -> Path:
+    return max((root / "commitlog").iterdir())
+
+
+def scanned(root: Path, **settings: Any) -> int:
+    """Return how many records a read-only opening scans."""
+    with warnings.catch_warnings(), opened(root, read_only=True, **settings) as store:
+        warnings.simplefilter("ignore")
+        assert store.message_store.plan is not None
+        return store.message_store.plan.records
+
+
+def answers(store: pyrocketstore.Store) -> dict[str, Any]:
+    found: dict[str, Any] = {"log": store.message_store.get_max_phy_offset()}
+    for topic in store.topics():
+        for queue_id in store.queues(topic):
+            bounds = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+            bodies = [message.body for message in store.read(topic, queue_id)]
+            found[f"{topic}/{queue_id}"] = bounds, bodies
+    for i in range(COUNT + 5):
+        found[f"k{i}"] = [m.body for m in store.query(f"t{i % 3}", f"k{i}")]
+    return found
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_an_unchanged_store_is_not_scanned(root: Path, tmp_path: Path, read_only: bool) -> None:
+    copy = Path(shutil.copytree(root, tmp_path / "copy"))
+    (copy / "clean_stop").unlink()
+    with opened(root, read_only=read_only) as store, opened(copy, read_only=read_only) as other:
+        plan, scan = store.message_store.plan, other.message_store.plan
+        assert plan is not None and scan is not None
+        assert plan.records == 0 < scan.records
+        assert (plan.log_end, plan.last_record) == (scan.log_end, scan.last_record)
+        assert (plan.replay_from, plan.broken, plan.cut_queues) == (None, [], False)
+        assert answers(store) == answers(other)
+        if not read_only:
+            for each in (store, other):
+                for i in range(COUNT, COUNT + 5):
+                    each.put(f"t{i % 3}", b"%d" % i, queue_id=i % 2, keys=f"k{i}")
+                each.wait_dispatched()
+            assert answers(store) == answers(other)
+            assert store.verify().ok
+    assert (root / "clean_stop").exists()
+
+
+def test_a_copy_with_its_times_is_not_scanned(root: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(root, copy)
+    assert scanned(copy) == 0
+    for path in (copy / "commitlog").iterdir():
+        os.utime(path)
+    assert scanned(copy) > 0
+
+
+def test_a_reader_follows_an_owner_from_there(root: Path) -> None:
+    with opened(root, read_only=True) as reader, opened(root) as owner:
+        owner.put("t0", b"new", queue_id=0, keys="new")
+        owner.flush()
+        assert reader.refresh() > 0
+        assert answers(reader) == answers(owner)
+        assert len(reader.query("t0", "new")) == 1
+
+
+def rewrite(path: Path) -> None:
+    path.write_bytes(path.read_bytes())
+
+
+def write_behind_the_end(root: Path) -> None:
+    """As another engine on a file system that does not note the time of a write by a mapping."""
+    stop = CleanStop.decode((root / "clean_stop").read_bytes())
+    assert stop is not None
+    path = last_log_file(root)
+    times = path.stat()
+    with path.open("r+b") as file:
+        file.seek(stop.log_end - int(path.name))
+        file.write(b"\x00\x00\x00\x64")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def add_log_file(root: Path) -> None:
+    path = last_log_file(root)
+    size = path.stat().st_size
+    (root / "commitlog" / f"{int(path.name) + size:020d}").write_bytes(bytes(size))
+
+
+def cut_a_queue(root: Path) -> None:
+    path = max((root / "consumequeue/t0/0").iterdir())
+    data = path.read_bytes()
+    units = len(data.rstrip(b"\0")) // 20
+    path.write_bytes(data[: units * 20 - 20].ljust(len(data), b"\0"))
+
+
+def make_note_old(root: Path) -> None:
+    time = last_log_file(root).stat().st_mtime_ns
+    os.utime(root / "clean_stop", ns=(time, time))
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "a log file": lambda root: rewrite(last_log_file(root)),
+    "a time of a log file": lambda root: os.utime(last_log_file(root)),
+    "another log file": add_log_file,
+    "an append without a time": write_behind_the_end,
+    "lock": lambda root: (root / "lock").write_text("lock"),
+    "a queue without its last unit": cut_a_queue,
+    "a queue removed": lambda root: shutil.rmtree(root / "consumequeue/t1/1"),
+    "all queues removed": lambda root: shutil.rmtree(root / "consumequeue"),
+    "the index removed": lambda root: shutil.rmtree(root / "index"),
+    "abort": lambda root: (root / "abort").touch(),
+    "the note older than a log file": make_note_old,
+    "the note cut": lambda root: os.truncate(root / "clean_stop", 50),
+    "the note empty": lambda root: os.truncate(root / "clean_stop", 0),
+    "the note removed": lambda root: (root / "clean_stop").unlink(),
+    "the note zeros": lambda root: (root / "clean_stop").write_bytes(bytes(68)),
+}
+
+
+@pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")
+@pytest.mark.parametrize("what", CHANGES)
+def test_after_a_change_the_log_is_scanned(root: Path, what: str) -> None:
+    with opened(root, read_only=True) as store:
+        before = answers(store)
+    CHANGES[what](root)
+    assert scanned(root) > 0
+    with opened(root) as store:
+        assert answers(store) == before
+        assert store.put("t0", b"next", queue_id=0).queue_offset == before["t0/0"][0][1]
+        assert store.verify().ok
+
+
+def test_each_flipped_byte_of_the_note(root: Path) -> None:
+    path = root / "clean_stop"
+    data, time = path.read_bytes(), path.stat().st_mtime_ns
+    assert CleanStop.decode(data) is not None
+    for at in range(len(data)):
+        changed = bytearray(data)
+        changed[at] ^= 1 << at % 8
+        assert CleanStop.decode(bytes(changed)) is None
+        if at % 9 == 0:
+            path.write_bytes(changed)
+            os.utime(path, ns=(time, time))
+            assert scanned(root) > 0, at
+    assert CleanStop.decode(data + b"\0") is None
+
+
+def test_keys_that_were_left_out_are_put(root: Path) -> None:
+    with opened(root, message_index_enable=False) as store:
+        store.put("t0", b"late", keys="late")
+    settle(root)
+    assert scanned(root, message_index_enable=False) == 0
+    assert scanned(root) > 0
+    with opened(root) as store:
+        assert [message.body for message in store.query("t0", "late")] == [b"late"]
+
+
+def test_an_owner_removes_the_note_and_writes_it_at_its_end(root: Path) -> None:
+    first = (root / "clean_stop").read_bytes()
+    with opened(root) as store:
+        assert not (root / "clean_stop").exists()
+        store.put("t0", b"x")
+    assert (root / "clean_stop").read_bytes() != first
+
+
+def test_a_note_that_cannot_be_written(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    env = Env()
+    store = opened(root, env=env)
+
+    def rename(original: Callable[..., int], source: bytes, target: bytes) -> int:
+        return -errno.ENOSPC if target.endswith(b"clean_stop") else original(source, target)
+
+    with broken(env, "rename", rename):
+        store.close()
+    assert "the next opening scans the log" in caplog.text
+    assert not (root / "abort").exists() and not (root / "clean_stop").exists()
+    assert scanned(root) > 0
+
+
+def test_damage_that_moves_no_time_is_found_by_reads(root: Path) -> None:
+    """As in the files that no opening scans."""
+    path = last_log_file(root)
+    times = path.stat()
+    data = bytearray(path.read_bytes())
+    data[4] ^= 1  # the magic code of its first record
+    path.write_bytes(data)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert scanned(root) == 0
+    with opened(root, read_only=True) as store:
+        assert not store.verify().ok
+        with pytest.raises(StoreCorruptionError):
+            for topic in store.topics():
+                for queue_id in store.queues(topic):
+                    list(store.read(topic, queue_id))
+
+
+def test_only_a_store_that_saves_a_scan_has_the_note(tmp_path: Path) -> None:
+    for count, has_note in ((10, False), (18, True)):
+        root = tmp_path / str(count)
+        with pyrocketstore.open(root) as store:
+            for _ in range(count):
+                store.put("t", bytes(1 << 20))
+        assert (root / "clean_stop").exists() == has_note
+        if has_note:
+            settle(root)
+            assert scanned_usual(root) == 0
+
+
+def scanned_usual(root: Path) -> int:
+    with pyrocketstore.open(root, read_only=True) as store:
+        assert store.message_store.plan is not None
+        return store.message_store.plan.records
