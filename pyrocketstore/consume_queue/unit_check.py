@@ -285,8 +285,9 @@ class UnitCheck:
                 continue
             rows = _Batch(*chunk.rows())
             rows = rows._replace(number=np.array(number, np.int32)[rows.number])
-            if len(rows.number):
-                yield rows.take(np.flatnonzero(rows.number >= 0))
+            found = np.flatnonzero(rows.number >= 0)
+            if len(found):
+                yield rows.take(found)
 
     def _confirm_all(self, agreed: Iterable[tuple[Key, int, int]]) -> None:
         for key, count, end in agreed:

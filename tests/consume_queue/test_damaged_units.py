@@ -336,3 +336,20 @@ def test_a_wrong_unit_of_a_record_after_a_clock_was_set(tmp_path: Path, read_onl
     kill(tmp_path)
     with pyrocketstore.open(tmp_path, read_only=read_only, **PLAIN) as store:
         assert [message.body for message in store.read("t")] == [b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_store_time_that_no_distance_to_delayed_messages_fits(
+    tmp_path: Path, read_only: bool
+) -> None:
+    """Their units are not compared: the scan has none of them."""
+    with pyrocketstore.open(tmp_path, **PLAIN) as store:
+        store.put("t", b"0")
+        store.put("t", b"1", delay_level=18)
+    with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(56)
+        file.write((13_067_856_740_638).to_bytes(8, "big"))
+    kill(tmp_path)
+    with pyrocketstore.open(tmp_path, read_only=read_only, **PLAIN) as store:
+        assert [message.body for message in store.read("t")] == [b"0"]
+        assert [message.body for message in store.read("SCHEDULE_TOPIC_XXXX", 17)] == [b"1"]
