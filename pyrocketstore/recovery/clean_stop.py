@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreIOError
 from pyrocketstore.recovery.log_end import LAST_FILES, LogEnd
+from pyrocketstore.recovery.owner_trace import modified_ms
 from pyrocketstore.results import Status
 from pyrocketstore.system.env import is_zeros
 
@@ -186,8 +187,7 @@ def _queues_digest(store: StoreContext) -> bytes:
 
 def locked_ms(env: Env, root: str) -> int:
     """Return when a process has opened the store for writing the last time (Unix ms); -1: never."""
-    path = os.path.join(root, "lock")
-    return env.mtime_ms(path) if env.exists(path) else -1
+    return modified_ms(env, os.path.join(root, "lock"))
 
 
 def _files_digest(env: Env, paths: Sequence[str], locked: int) -> tuple[bytes, int]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyrocketstore.consume_queue.table import ConsumeQueueTable
     from pyrocketstore.system.env import Env
 
-__all__ = ["RECENT_MS", "QueueFolders", "owner_of"]
+__all__ = ["RECENT_MS", "QueueFolders", "modified_ms", "owner_of"]
 
 #: A directory whose time is less than this before its listing may change again without a later
 #: time (ms).
@@ -38,7 +38,12 @@ def owner_of(env: Env, root: str) -> Owner:
     """
     lock, abort = os.path.join(root, "lock"), os.path.join(root, "abort")
     minimums = os.path.join(root, "config", TOPIC_MIN_OFFSET)
-    return _identity(env, lock), _mtime_ms(env, lock), _identity(env, abort), _bytes(env, minimums)
+    return (
+        _identity(env, lock),
+        modified_ms(env, lock),
+        _identity(env, abort),
+        _bytes(env, minimums),
+    )
 
 
 def _bytes(env: Env, path: str) -> bytes:
@@ -65,7 +70,7 @@ def _identity(env: Env, path: str) -> tuple[int, int] | None:
         raise
 
 
-def _mtime_ms(env: Env, path: str) -> int:
+def modified_ms(env: Env, path: str) -> int:
     """Return the time of the last modification, Unix ms; UNSURE for a missing file."""
     try:
         return env.mtime_ms(path)
@@ -131,7 +136,7 @@ class QueueFolders:
     def _has_changed(self, path: str) -> bool:
         """Return whether a directory must be listed, and note its time."""
         now = self._env.now_ms()
-        time_ms = _mtime_ms(self._env, path)
+        time_ms = modified_ms(self._env, path)
         before = self._times.get(path)
         self._times[path] = UNSURE if time_ms > now - RECENT_MS else time_ms
         return self._times[path] == UNSURE or self._times[path] != before
