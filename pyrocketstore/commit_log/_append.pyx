@@ -997,7 +997,7 @@ cdef double RETRY_S = 0.01
 @cython.auto_pickle(False)
 @cython.no_gc_clear
 cdef class GroupCommit:
-    """Who waits for the log to be on the device, and which of them forces it.
+    """The threads that wait for the log to be on the device, one of which flushes it.
 
     The first that waits leads: it forces all that is in the log, for itself and for those that came
     meanwhile; then the first that it did not reach leads. When the last force took long, or
@@ -1033,7 +1033,7 @@ cdef class GroupCommit:
 
     @property
     def force_total_ns(self):
-        """What they took."""
+        """Time of these calls, ns."""
         return rs_load_acquire(&self.forces_ns)
 
     @property
@@ -1113,7 +1113,7 @@ cdef class GroupCommit:
 
     cdef int settle(self, int state, MappedFile file, int64_t forced,
                     int64_t timestamp) except -1:
-        # What a leader owes after `force`.
+        # The last step of a leader, after `force`.
         if state == NEEDS_PYTHON:
             return self.force_slowly()
         if state < 0:

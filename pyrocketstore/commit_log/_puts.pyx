@@ -52,7 +52,7 @@ cdef object APPEND_STATUS = tuple(AppendMessageStatus)
 @cython.no_gc  # it is made for each put, and holds nothing that leads back to it
 @cython.auto_pickle(False)
 cdef class PutMessageResult:
-    """What became of a put.
+    """The result of a put.
 
     `phy_offset` (bytes), `queue_offset`, `wrote_bytes`, `store_timestamp` (ms) and `message_count`
     are those of the append; `error` is the exception behind a status that has one.

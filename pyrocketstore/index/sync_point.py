@@ -22,7 +22,15 @@ from pyrocketstore.index._file import INDEX_HEADER, INDEX_SIZE, index_file_size
 from pyrocketstore.index.directory import FoundIndexFile, entry_position
 from pyrocketstore.system.env import Env
 
-__all__ = ["SYNC_POINT", "SyncPoint", "SyncPointFile", "entry_phy_offsets", "proven_slots"]
+__all__ = [
+    "SYNC_POINT",
+    "SyncPoint",
+    "SyncPointFile",
+    "entry_phy_offsets",
+    "proven_slots",
+    "with_crc",
+    "without_crc",
+]
 
 LOG = logger(__name__)
 
@@ -35,6 +43,16 @@ _FIELDS = struct.Struct(f">8sqqIiiiIqqqq{_NAME_SIZE}s")
 _CRC = struct.Struct(">I")
 #: The hash code of an entry's key, and the physical offset of its message.
 _ENTRY_BEGIN = struct.Struct(">iq")
+
+
+def with_crc(body: bytes) -> bytes:
+    """Return bytes and their CRC-32."""
+    return body + _CRC.pack(zlib.crc32(body))
+
+
+def without_crc(data: bytes, size: int) -> bytes | None:
+    """Return the `size` bytes that `with_crc` has got; None if `data` is not its result."""
+    return data[:size] if len(data) >= size and data == with_crc(data[:size]) else None
 
 
 class SyncPoint(NamedTuple):
@@ -68,14 +86,13 @@ class SyncPoint(NamedTuple):
     def encode(self) -> bytes:
         """Return the bytes of the file."""
         *numbers, name = self
-        data = _FIELDS.pack(MAGIC, *numbers, name.encode("ascii"))
-        return data + _CRC.pack(zlib.crc32(data))
+        return with_crc(_FIELDS.pack(MAGIC, *numbers, name.encode("ascii")))
 
     @classmethod
     def decode(cls, data: bytes) -> SyncPoint | None:
         """Return the content of a file; None if it is damaged."""
-        body, crc = data[: _FIELDS.size], data[_FIELDS.size :]
-        if len(body) < _FIELDS.size or crc != _CRC.pack(zlib.crc32(body)):
+        body = without_crc(data, _FIELDS.size)
+        if body is None:
             return None
         magic, raw = body[: len(MAGIC)], body[-_NAME_SIZE:]
         name = raw.rstrip(b"\0")

@@ -265,6 +265,21 @@ cdef inline bint _same_name(const Entry *a, const Entry *b) noexcept:
     )
 
 
+cdef inline int64_t _write_pair(
+    uint8_t *out, int64_t at, const uint8_t *name, int64_t name_size, const uint8_t *value,
+    int64_t value_size
+) noexcept nogil:
+    """Appends a property, behind a separator unless it is the first; returns the new end."""
+    if at:
+        out[at] = 2
+        at += 1
+    rs_copy_short(out + at, name, name_size)
+    at += name_size
+    out[at] = 1
+    rs_copy_short(out + at + 1, value, value_size)
+    return at + 1 + value_size
+
+
 cdef int64_t _write_entries(
     const Entry *entries, const uint8_t *order, int count, uint8_t *out, int64_t capacity
 ) noexcept:
@@ -278,14 +293,8 @@ cdef int64_t _write_entries(
             continue
         if at + e.name_size + e.value_size + 2 > capacity + (1 if at == 0 else 0):
             return -1
-        if at:
-            out[at] = 2
-            at += 1
-        memcpy(out + at, e.name, e.name_size)
-        at += e.name_size
-        out[at] = 1
-        memcpy(out + at + 1, e.value, e.value_size)
-        at += 1 + e.value_size
+        at = _write_pair(out, at, <const uint8_t *>e.name, e.name_size,
+                         <const uint8_t *>e.value, e.value_size)
     return end_of_text(out, at, capacity)
 
 
@@ -645,14 +654,7 @@ cdef inline int64_t write_chain(const Pair *pairs, int32_t i, uint8_t *out, int6
     cdef const Pair *pair
     while i >= 0:
         pair = &pairs[i]
-        if at:
-            out[at] = 2
-            at += 1
-        rs_copy_short(out + at, pair.name, pair.name_size)
-        at += pair.name_size
-        out[at] = 1
-        rs_copy_short(out + at + 1, pair.value, pair.value_size)
-        at += 1 + pair.value_size
+        at = _write_pair(out, at, pair.name, pair.name_size, pair.value, pair.value_size)
         i = pair.next
     return at
 

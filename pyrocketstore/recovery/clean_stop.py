@@ -12,13 +12,13 @@ from __future__ import annotations
 import errno
 import os
 import struct
-import zlib
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreIOError
+from pyrocketstore.index.sync_point import with_crc, without_crc
 from pyrocketstore.recovery.log_end import LAST_FILES, LogEnd
 from pyrocketstore.recovery.owner_trace import modified_ms
 from pyrocketstore.results import Status
@@ -46,7 +46,6 @@ _MAGIC = b"rsstop01"
 _DIGEST_SIZE = 16
 #: The magic, and the fields of CleanStop in their order. The CRC of all these bytes follows.
 _FIELDS = struct.Struct(f">8sqqq{_DIGEST_SIZE}s{_DIGEST_SIZE}s")
-_CRC = struct.Struct(">I")
 #: A store whose scan reads fewer bytes of the log has no such file: it would save nothing.
 SCANNED_MIN = 16 << 20
 #: In place of the last indexed record, where no key is put: an opening that puts keys must search.
@@ -73,14 +72,13 @@ class CleanStop(NamedTuple):
 
     def encode(self) -> bytes:
         """Return the bytes of the file."""
-        data = _FIELDS.pack(_MAGIC, *self)
-        return data + _CRC.pack(zlib.crc32(data))
+        return with_crc(_FIELDS.pack(_MAGIC, *self))
 
     @classmethod
     def decode(cls, data: bytes) -> CleanStop | None:
         """Return the content of a file; None if it is damaged."""
-        body, crc = data[: _FIELDS.size], data[_FIELDS.size :]
-        if len(body) < _FIELDS.size or crc != _CRC.pack(zlib.crc32(body)):
+        body = without_crc(data, _FIELDS.size)
+        if body is None:
             return None
         magic, *fields = _FIELDS.unpack(body)
         return cls(*fields) if magic == _MAGIC else None
@@ -129,7 +127,7 @@ def proven_end(store: StoreContext, files: tuple[MappedFile, ...], first: int) -
     try:
         if not env.exists(_path(root)):
             return None
-        stop = CleanStop.decode(env.read_file(_path(root), size=_FIELDS.size + _CRC.size + 1))
+        stop = CleanStop.decode(env.read_file(_path(root), size=_FIELDS.size + 8))
         if stop is None:
             LOG.warning("%s: damaged, and not used", _path(root))
             return None
