@@ -72,9 +72,9 @@ def start_file(store: StoreContext, files: tuple[MappedFile, ...]) -> int:
 def first_store_time(file: MappedFile) -> int | None:
     """Return the store time (Unix ms) of a file's first record, None without one."""
     data = file.read(0, min(ENTRY_HEADER_SIZE + HEADER_SIZE, file.wrote))
-    if data[:4] == ENTRY_MAGIC:
-        data = data[ENTRY_HEADER_SIZE:]
     header = RecordHeader(data)
+    if data[:4] == ENTRY_MAGIC and not header.is_message:  # a damaged size may look like an entry
+        header = RecordHeader(data[ENTRY_HEADER_SIZE:])
     is_whole = header.size == HEADER_SIZE and header.is_message
     return header.store_timestamp if is_whole else None
 

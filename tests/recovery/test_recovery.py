@@ -204,6 +204,25 @@ def test_impossible_lengths(small: Path, tmp_path: Path, field: str, value: int)
         assert content(store) == expect(5)
 
 
+@pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")
+@pytest.mark.parametrize("size", [1, 2, 0, -1, 2**31 - 1])
+def test_a_damaged_size_changes_no_begin_of_the_scan(tmp_path: Path, size: int) -> None:
+    """A size of 1 is also what an entry of a DLedger log begins with."""
+    options = sizes.SIZES | {"mapped_file_size_commit_log": 16384}
+    with pyrocketstore.open(tmp_path, **options) as store:
+        for _ in range(100):
+            store.put("t", bytes(300))
+    (tmp_path / "abort").touch()
+    durable = (time.time_ns() // 1_000_000 + 60_000).to_bytes(8, "big")
+    (tmp_path / "checkpoint").write_bytes((durable * 3).ljust(4096, b"\0"))
+    last = max((tmp_path / "commitlog").iterdir())
+    with open(last, "r+b") as file:
+        file.write((size % 2**32).to_bytes(4, "big"))
+    with pyrocketstore.open(tmp_path, read_only=True, **options) as store:
+        assert store.message_store.plan is not None
+        assert store.message_store.plan.scan_from == int(last.name) > 0
+
+
 def test_valid_records_behind_damage_are_kept(filled: Path, tmp_path: Path) -> None:
     path = copy(filled, tmp_path)
     halt(path)
