@@ -40,7 +40,7 @@ DEFAULT_GEOMETRY = (DEFAULT_HASH_SLOT_NUM, DEFAULT_INDEX_NUM)
 _O_RDONLY = 0
 _ENTRY = struct.Struct(">iqii")
 _SLOT = struct.Struct(">i")
-_SAMPLE = 64
+_SAMPLE = 16
 #: An entry names no record more than this many bytes after the last one of the header.
 _SLACK = 1 << 24
 #: Entries of each file that are checked, besides those of the first and last files.
