@@ -25,6 +25,7 @@ from pyrocketstore.results import Status
 from pyrocketstore.system.env import is_zeros
 
 if TYPE_CHECKING:
+    from pyrocketstore.commit_log.log import CommitLog
     from pyrocketstore.files._mapped_file import MappedFile
     from pyrocketstore.recovery.store_context import StoreContext
     from pyrocketstore.system.env import Env
@@ -96,8 +97,8 @@ def note_clean_stop(store: StoreContext, last_record: int) -> Callable[[], None]
     """
     log, env, root = store.commit_log, store.env, store.config.store_path_root_dir
     files = log.mapped_file_queue.mapped_files[-LAST_FILES:]
-    end, mark = log.get_max_offset(), log.record_mark(last_record) if last_record >= 0 else None
-    if mark is None or last_record + mark[0] != end:
+    end = log.get_max_offset()
+    if not _is_last(log, last_record, end):
         return lambda: None
     if not files or end - files[0].file_from_offset < SCANNED_MIN:
         return lambda: None
@@ -142,6 +143,8 @@ def proven_end(store: StoreContext, files: tuple[MappedFile, ...], first: int) -
         raise
     if (stop.index_end, stop.queues) != (_index_end(store), _queues_digest(store)):
         return None
+    if not _is_last(store.commit_log, stop.last_record, stop.log_end):
+        return None
     at_file = next(
         (i for i, f in enumerate(files) if f.file_from_offset + f.file_size > stop.log_end), -1
     )
@@ -158,6 +161,12 @@ def proven_end(store: StoreContext, files: tuple[MappedFile, ...], first: int) -
 
 def _path(root: str) -> str:
     return os.path.join(root, CLEAN_STOP)
+
+
+def _is_last(log: CommitLog, phy_offset: int, log_end: int) -> bool:
+    """Return whether a record begins at a byte of the log and ends at `log_end`."""
+    mark = log.record_mark(phy_offset) if 0 <= phy_offset < log_end else None
+    return mark is not None and phy_offset + mark[0] == log_end
 
 
 def _ends_there(file: MappedFile, log_end: int) -> bool:

@@ -152,7 +152,10 @@ class Follower:
             any(unusual) or store.config.enable_consume_queue_ext or store.commit_log.is_dledger
         )
         if plan.last_record >= 0 and self._can_follow:
-            self._note_last()
+            try:
+                self._note_last()
+            except _Changed:  # the next `follow` has the store loaded again
+                self._can_follow = False
 
     def follow(self) -> bool:
         """Make readable what was appended; return False when the store must be loaded again.

@@ -160,6 +160,25 @@ def test_a_clean_stop_is_proof_of_the_units_before_the_ends(
     goes_on(root, "plain", count | {"idle": count["idle"] + 1})
 
 
+@pytest.mark.parametrize("back", [1, 7])
+def test_a_wrong_tags_code_is_found_by_verify_after_a_clean_stop(tmp_path: Path, back: int) -> None:
+    """A read by tags passes over the message; recovery after a kill repairs the unit."""
+    root = tmp_path / "store"
+    with pyrocketstore.open(root, **PLAIN) as store:
+        for i in range(30):
+            store.put("t", b"%d" % i, queue_id=0, tags="A")
+    turn_bit(root, "t", 30 - back, 130)
+    path, _ = unit_file(root, "t", 30 - back)
+    with pyrocketstore.open(root, **PLAIN) as store:
+        assert len(list(store.read("t", tags="A"))) == 29
+        assert len(list(store.read("t"))) == 30
+        assert [(p.kind, p.path) for p in store.verify().problems] == [("queue", str(path))]
+    kill(root)
+    with pyrocketstore.open(root, **PLAIN) as store:
+        assert len(list(store.read("t", tags="A"))) == 30
+        assert store.verify().ok
+
+
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("bit", [1, 20, 40, 55, 62, 64, 65, 73, 90, 95])
 def test_the_last_unit_of_a_queue_that_rests(

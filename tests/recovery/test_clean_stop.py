@@ -193,6 +193,38 @@ def test_each_flipped_byte_of_the_note(root: Path) -> None:
     assert CleanStop.decode(data + b"\0") is None
 
 
+@pytest.mark.parametrize("last_record", [-1, 0, 5, 2**40, 2**62, 2**63 - 1])
+def test_a_note_that_names_no_last_record(root: Path, last_record: int) -> None:
+    """Its checksum is right."""
+    with opened(root, read_only=True) as store:
+        before = answers(store)
+    stop = CleanStop.decode((root / "clean_stop").read_bytes())
+    assert stop is not None and stop.last_record > 5
+    (root / "clean_stop").write_bytes(stop._replace(last_record=last_record).encode())
+    settle(root)
+    assert scanned(root) > 0
+    for read_only in (True, False):
+        with opened(root, read_only=read_only) as store:
+            assert answers(store) == before
+
+
+@pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")
+@pytest.mark.parametrize("what", ["file", "record"])
+def test_a_lost_last_record_without_a_later_time(root: Path, what: str) -> None:
+    stop = CleanStop.decode((root / "clean_stop").read_bytes())
+    assert stop is not None
+    path = last_log_file(root)
+    times, begin = path.stat(), 0 if what == "file" else stop.last_record - int(path.name)
+    with path.open("r+b") as file:
+        file.seek(begin)
+        file.write(bytes(stop.log_end - int(path.name) - begin))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert scanned(root) > 0
+    with opened(root) as store:
+        assert store.message_store.get_max_phy_offset() == int(path.name) + begin
+        assert store.verify().ok
+
+
 def test_keys_that_were_left_out_are_put(root: Path) -> None:
     with opened(root, message_index_enable=False) as store:
         store.put("t0", b"late", keys="late")
