@@ -18,6 +18,8 @@ from fuzz_tables import plain_checkpoint, wanted_hits
 from support import oracle
 from support.oracle_index import HEADER
 
+#: Bytes of a checkpoint; a shorter one is damaged.
+CHECKPOINT_SIZE = 4096
 NAME = re.compile(r"\d{20}")
 FOREVER = 2**63 - 1
 MAX_FILE_END = 0x7FFFFFFF00000000
@@ -240,7 +242,7 @@ class PlainStore:
         starts = list(self.log)
         if self.clean:
             return starts[max(0, len(starts) - 3)]
-        physic, logics, _ = plain_checkpoint(self.files.get("checkpoint", b""))
+        physic, logics, _ = self._checkpoint()
         limit = max(0, min(physic, logics) - 3000)
         for start in reversed(starts):
             header = self.log[start][:76]
@@ -252,9 +254,15 @@ class PlainStore:
                     return start
         return starts[0]
 
+    def _checkpoint(self) -> tuple[int, int, int]:
+        """Return the times of the checkpoint; a file that is too short counts as zeros."""
+        data = self.files.get("checkpoint", b"")
+        return plain_checkpoint(data if len(data) >= CHECKPOINT_SIZE else b"")
+
     def _has_damaged_checkpoint(self) -> bool:
         data = self.files.get("checkpoint", b"")
-        return any(data) and not any(plain_checkpoint(data))
+        is_short = 0 < len(data) < CHECKPOINT_SIZE
+        return is_short or (any(data) and not any(self._checkpoint()))
 
     def _proven(self) -> int:
         """Return where the last file begins in which the last unit of a queue names a record."""
