@@ -504,7 +504,8 @@ class DefaultMessageStore(StoreContext):
         else:
             plan.lost = str(lost_end(self, plan, plan.beyond) or "")
             keep_lost_messages(self, plan)
-            remove_clean_stop(self.env, self.root)
+            if plan.unscanned_to < 0:
+                remove_clean_stop(self.env, self.root)
             self._abort_file.create()
         return plan
 
@@ -969,7 +970,7 @@ class DefaultMessageStore(StoreContext):
         writes = self._loaded and not self.read_only
         try:  # no thread is left
             clean = writes and self._finish()
-            write_stop = note_clean_stop(self, self._last_record()) if clean else None
+            write_stop = self._note_clean_stop() if clean else None
             self._close_files()
             if write_stop is not None:
                 write_stop()
@@ -1635,6 +1636,10 @@ class DefaultMessageStore(StoreContext):
             self._last_record,
             delete_lock,
         )
+
+    def _note_clean_stop(self) -> Callable[[], None]:
+        unscanned_to = -1 if self.plan is None else self.plan.unscanned_to
+        return note_clean_stop(self, self._last_record(), unscanned_to)
 
     def _last_record(self) -> int:
         """Return a byte of the log at which its last record may begin; -1 without one."""

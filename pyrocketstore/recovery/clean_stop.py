@@ -5,6 +5,10 @@ closed the store.
 if nobody has changed them: no process has opened the store for writing since (both engines write to
 `lock`), and each of these files has the length and the time of modification that it had. 4.9.3
 ignores the file. A store with a short log has none.
+
+The file stays until an opening has scanned the log. Until then damage in front of the end that it
+names does not end the log, as damage in older files does not: a later opening, which scans that
+part, would otherwise remove the messages that were put since.
 """
 
 from __future__ import annotations
@@ -36,6 +40,7 @@ __all__ = [
     "locked_ms",
     "note_clean_stop",
     "proven_end",
+    "read_clean_stop",
     "remove_clean_stop",
 ]
 
@@ -46,7 +51,7 @@ CLEAN_STOP = "clean_stop"
 _MAGIC = b"rsstop01"
 _DIGEST_SIZE = 16
 #: The magic, and the fields of CleanStop in their order. The CRC of all these bytes follows.
-_FIELDS = struct.Struct(f">8sqqq{_DIGEST_SIZE}s{_DIGEST_SIZE}s")
+_FIELDS = struct.Struct(f">8sqqqq{_DIGEST_SIZE}s{_DIGEST_SIZE}s")
 #: A store whose scan reads fewer bytes of the log has no such file: it would save nothing.
 SCANNED_MIN = 16 << 20
 #: In place of the last indexed record, where no key is put: an opening that puts keys must search.
@@ -61,6 +66,8 @@ class CleanStop(NamedTuple):
     log_end, last_record : int, physical offsets; the second one of the last record
     index_end : int, physical offset of the last record that the index names; -1 without one,
         NO_INDEX without an index
+    unscanned_to : int, physical offset before which openings have not scanned the log, but believed
+        such a file; -1: there is no such part
     queues : bytes, digest of the first file, the end and the last message of each queue
     files : bytes, digest of the last log files and of `lock`: lengths and times of modification
     """
@@ -68,6 +75,7 @@ class CleanStop(NamedTuple):
     log_end: int
     last_record: int
     index_end: int
+    unscanned_to: int
     queues: bytes
     files: bytes = bytes(_DIGEST_SIZE)
 
@@ -85,25 +93,26 @@ class CleanStop(NamedTuple):
         return cls(*fields) if magic == _MAGIC else None
 
 
-def note_clean_stop(store: StoreContext, last_record: int) -> Callable[[], None]:
+def note_clean_stop(store: StoreContext, last_record: int, unscanned_to: int) -> Callable[[], None]:
     """Note the ends of a store whose threads have ended, before its files are closed.
 
     Parameters
     ----------
     last_record : int, physical offset at which the last record of the log may begin
+    unscanned_to : int, see CleanStop
 
-    Returns a call for after the files were closed, which writes the file, if it would save
-    anything. An error is logged: the next opening scans the log. Durability: on its return.
+    Returns a call for after the files were closed, which writes the file, or removes an earlier one
+    if it would save nothing. An error is logged: the next opening scans the log. Durability: on its
+    return.
     """
     log, env, root = store.commit_log, store.env, store.config.store_path_root_dir
     files = log.mapped_file_queue.mapped_files[-LAST_FILES:]
     end = log.get_max_offset()
-    if not _is_last(log, last_record, end):
-        return lambda: None
-    if not files or end - files[0].file_from_offset < SCANNED_MIN:
-        return lambda: None
+    saves = bool(files) and end - files[0].file_from_offset >= SCANNED_MIN
+    if not saves or not _is_last(log, last_record, end):
+        return lambda: _remove(env, root)
     paths = [file.path for file in files]
-    stop = CleanStop(end, last_record, _index_end(store), _queues_digest(store))
+    stop = CleanStop(end, last_record, _index_end(store), unscanned_to, _queues_digest(store))
 
     def write() -> None:
         try:
@@ -111,6 +120,7 @@ def note_clean_stop(store: StoreContext, last_record: int) -> Callable[[], None]
             env.write_file(_path(root), stop._replace(files=digest).encode())
         except StoreIOError as error:
             LOG.warning("%s: the next opening scans the log: %s", root, error)
+            _remove(env, root)
 
     return write
 
@@ -121,17 +131,38 @@ def remove_clean_stop(env: Env, root: str) -> None:
         env.unlink(_path(root))
 
 
-def proven_end(store: StoreContext, files: tuple[MappedFile, ...], first: int) -> LogEnd | None:
+def _remove(env: Env, root: str) -> None:
+    try:
+        remove_clean_stop(env, root)
+    except StoreIOError as error:  # nobody believes it: `lock` is newer
+        LOG.warning("%s", error)
+
+
+def read_clean_stop(store: StoreContext) -> CleanStop | None:
+    """Return the content of the file; None without it, and if it is damaged or the log has not the
+    record that it names at the end that it names. Raises StoreIOError."""
+    env, path = store.env, _path(store.config.store_path_root_dir)
+    try:
+        if not env.exists(path):
+            return None
+        stop = CleanStop.decode(env.read_file(path, size=_FIELDS.size + 8))
+    except StoreIOError as error:
+        if error.errno == errno.ENOENT:
+            return None  # deleted by an owner meanwhile
+        raise
+    if stop is None:
+        LOG.warning("%s: damaged, and not used", path)
+        return None
+    return stop if _is_last(store.commit_log, stop.last_record, stop.log_end) else None
+
+
+def proven_end(
+    store: StoreContext, files: tuple[MappedFile, ...], first: int, stop: CleanStop
+) -> LogEnd | None:
     """Return where the log ends after a clean stop since which nothing has changed; None unless
-    the file `clean_stop` proves that for the log files from number `first` on."""
+    `stop` proves that for the log files from number `first` on."""
     env, root = store.env, store.config.store_path_root_dir
     try:
-        if not env.exists(_path(root)):
-            return None
-        stop = CleanStop.decode(env.read_file(_path(root), size=_FIELDS.size + 8))
-        if stop is None:
-            LOG.warning("%s: damaged, and not used", _path(root))
-            return None
         paths = [file.path for file in files[first:]]
         digest, newest_ms = _files_digest(env, paths, store.locked_before_ms)
         # A change in the same tick of the clock as the one before it does not move the time.
@@ -142,8 +173,6 @@ def proven_end(store: StoreContext, files: tuple[MappedFile, ...], first: int) -
             return None  # deleted by an owner meanwhile
         raise
     if (stop.index_end, stop.queues) != (_index_end(store), _queues_digest(store)):
-        return None
-    if not _is_last(store.commit_log, stop.last_record, stop.log_end):
         return None
     at_file = next(
         (i for i, f in enumerate(files) if f.file_from_offset + f.file_size > stop.log_end), -1

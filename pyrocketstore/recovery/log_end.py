@@ -112,6 +112,7 @@ class LogEnd:
     keys_from : int, physical offset before which records with keys may not count as such
     later : those of the records from `keep_from` of the scan on
     has_keep_from : bool, a record ends at `keep_from` of the scan, if that is inside the scan
+    damaged : (path, position, end) of damaged bytes that the scan has passed
     """
 
     at_file: int
@@ -125,6 +126,7 @@ class LogEnd:
     keys_from: int = 0
     later: TopicQueueMap = dataclasses.field(default_factory=TopicQueueMap)
     has_keep_from: bool = True
+    damaged: list[tuple[str, int, int]] = dataclasses.field(default_factory=list)
 
     def add(self, chunk: LogChunk, *, is_later: bool) -> None:
         """Count the records of the next chunk of the scan."""
@@ -146,6 +148,7 @@ def find_log_end(
     check: UnitCheck | None,
     *,
     keep_from: int,
+    durable: int = -1,
 ) -> LogEnd:
     """Scan the log from its file number `first` on, up to its end.
 
@@ -154,6 +157,8 @@ def find_log_end(
     check : gets the records; None: no data of the records is kept
     keep_from : int, `chunks` keeps the records from this physical offset on, because they are
         likely to be dispatched again; no chunk begins before it and ends after it
+    durable : int, physical offset at which a valid record ended once. Damage before it does not end
+        the log if valid records follow it there
 
     Raises StoreIOError.
     """
@@ -210,14 +215,39 @@ def find_log_end(
         if found.status == Status.OK and found.phy_offset >= limit:
             found.status = Status.END  # of the committed entries
             return found
-        if found.status in (Status.OK, Status.BLANK) or not (
-            _continues_after(store, files, found.at_file)
-            or files[found.at_file].file_from_offset < proven
-        ):
+        start = _behind_damage(store, files, found, durable, proven)
+        if start < 0:
             return found
+        first, complete = found.at_file, False
+
+
+def _behind_damage(
+    store: StoreContext,
+    files: tuple[MappedFile, ...],
+    found: LogEnd,
+    durable: int,
+    proven: int,
+) -> int:
+    """Return where a scan continues that has ended at damage, and note the damage; -1 if the log
+    ends here. `durable` and `proven` are those of `find_log_end`."""
+    if found.status in (Status.OK, Status.BLANK):
+        return -1
+    file, at_last = files[found.at_file], found.at_file + 1 == len(files)
+    base, position = file.file_from_offset, found.phy_offset - file.file_from_offset
+    if found.phy_offset < durable and found.status != Status.BAD_SIZE:
+        at, limit = -1, min(durable - base, file.file_size)
+        if position + 1 < limit:
+            at = find_valid_record(store.env, file.path, base, position + 1, limit, check_crc=True)
+        if at >= 0 or (durable > base + file.file_size and not at_last):
+            found.damaged.append((file.path, position, at if at >= 0 else file.file_size))
+            if at >= 0:
+                return base + at
+            found.at_file += 1
+            return files[found.at_file].file_from_offset
+    if _continues_after(store, files, found.at_file) or base < proven:
         found.at_file += 1
-        start = files[found.at_file].file_from_offset
-        complete = False
+        return files[found.at_file].file_from_offset
+    return -1
 
 
 def committed_limit(store: StoreContext) -> int:

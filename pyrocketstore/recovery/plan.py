@@ -29,7 +29,7 @@ from pyrocketstore.consume_queue.unit_check import (
 )
 from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE, NO_LIMIT, PRE_BLANK
 from pyrocketstore.display import logger
-from pyrocketstore.recovery.clean_stop import proven_end
+from pyrocketstore.recovery.clean_stop import proven_end, read_clean_stop
 from pyrocketstore.recovery.index_gaps import first_missing_key, uncovered
 from pyrocketstore.recovery.log_end import (
     LAST_FILES,
@@ -113,6 +113,11 @@ class RecoveryPlan:
         #: byte of the log at which the last record of the index of a closed store begins, if it is
         #: after the log's end; else -1
         self.index_end = -1
+        #: (path, position, end) of damage in front of the log's end that the scan has passed
+        self.damaged: list[tuple[str, int, int]] = []
+        #: physical offset before which the log may not have been scanned since it was closed, so
+        #: that damage before it does not end the log; -1: there is no such part
+        self.unscanned_to = -1
         #: what the log has lost at its end, as a text; "" if nothing is known to be lost
         self.lost = ""
         #: bytes of lost messages that are left: (path, position, size)
@@ -123,6 +128,15 @@ class RecoveryPlan:
         self.keyless: list[tuple[int, int]] = []
         #: queues whose last unit is wrong: bytes of the log that they cover; -1: none
         self.covered: dict[tuple[str, int], int] = {}
+
+    @property
+    def damage_notices(self) -> list[str]:
+        """Warnings of damage in front of the log's end."""
+        return [
+            f"{path}: no valid record in bytes {position} to {end}, which earlier openings have not"
+            " read; reads and `verify` report its messages, later ones are readable"
+            for path, position, end in self.damaged
+        ]
 
     @property
     def early_end(self) -> str:
@@ -160,7 +174,7 @@ def make_plan(store: StoreContext, clean: bool, unsure_from: int = NO_LIMIT) -> 
         first = [file.file_from_offset for file in files].index(unsure_from)
     plan.scan_from = plan.synced_to = files[first].file_from_offset
     synced = NO_LIMIT if clean else store.index_service.synced_before(NO_LIMIT)
-    check, log_end = _scan_log(store, files, first, synced)
+    check, log_end = _scan_log(store, files, first, synced, plan)
     if not clean and not log_end.has_keep_from:
         store.index_service.reject_sync_point()
     if not clean:
@@ -208,7 +222,11 @@ def make_plan(store: StoreContext, clean: bool, unsure_from: int = NO_LIMIT) -> 
 
 
 def _scan_log(
-    store: StoreContext, files: tuple[MappedFile, ...], first: int, keep_from: int
+    store: StoreContext,
+    files: tuple[MappedFile, ...],
+    first: int,
+    keep_from: int,
+    plan: RecoveryPlan,
 ) -> tuple[UnitCheck, LogEnd]:
     """Find the log's end, and compare the records with the units of the queues.
 
@@ -218,20 +236,35 @@ def _scan_log(
     compared only if the ends of the queues do not agree with the log's. The scan is repeated when
     only the limit on record sizes ended it.
     """
-    proven = proven_end(store, files, first) if keep_from == NO_LIMIT else None
-    if proven is not None:
-        check = _new_check(store)
-        for queue in store.consume_queues():
-            check.trust((queue.topic, queue.queue_id), queue.covered_phy_offset)
-        return check, proven
+    stop = read_clean_stop(store)
+    if stop is not None and plan.clean:
+        proven = proven_end(store, files, first, stop)
+        if proven is not None:
+            plan.unscanned_to = stop.log_end
+            check = _new_check(store)
+            for queue in store.consume_queues():
+                check.trust((queue.topic, queue.queue_id), queue.covered_phy_offset)
+            return check, proven
+    if stop is not None:
+        plan.unscanned_to = stop.unscanned_to if plan.clean else stop.log_end
+    check, found = _scan_and_compare(store, files, first, keep_from, plan.unscanned_to)
+    plan.damaged = found.damaged
+    if plan.clean and not found.damaged:
+        plan.unscanned_to = -1  # the next openings scan no other files
+    return check, found
+
+
+def _scan_and_compare(
+    store: StoreContext, files: tuple[MappedFile, ...], first: int, keep_from: int, durable: int
+) -> tuple[UnitCheck, LogEnd]:
     if keep_from == NO_LIMIT and not store.config.enable_multi_dispatch:
-        found = find_log_end(store, files, first, None, keep_from=keep_from)
+        found = find_log_end(store, files, first, None, keep_from=keep_from, durable=durable)
         check = _new_check(store)
         if _ends_agree(store, check, found, files[first].file_from_offset):
             return check, found
     while True:
         check = _new_check(store)
-        found = find_log_end(store, files, first, check, keep_from=keep_from)
+        found = find_log_end(store, files, first, check, keep_from=keep_from, durable=durable)
         is_refused = found.status == Status.BAD_SIZE
         if not is_refused or not allow_record(store, files[found.at_file], found.phy_offset):
             return check, found

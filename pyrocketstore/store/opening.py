@@ -137,6 +137,7 @@ def notices_of(engine: DefaultMessageStore, plan: RecoveryPlan) -> Iterator[str]
     yield from plan.loss_notices
     if plan.broken and engine.read_only:
         yield plan.early_end
+    yield from plan.damage_notices
     committed = engine.commit_log.committed_end
     if committed is not None and plan.log_end < committed:
         yield (

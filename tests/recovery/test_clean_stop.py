@@ -225,6 +225,94 @@ def test_a_lost_last_record_without_a_later_time(root: Path, what: str) -> None:
         assert store.verify().ok
 
 
+def flip_body(root: Path, body: bytes) -> None:
+    """Damage a record of the log without a later time, as a device may."""
+    for path in (root / "commitlog").iterdir():
+        data, times = bytearray(path.read_bytes()), path.stat()
+        at = data.find(len(body).to_bytes(4, "big") + body)
+        if at >= 0:
+            data[at + 4] ^= 64
+            path.write_bytes(data)
+            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+            return
+    raise AssertionError(body)
+
+
+def kill(root: Path) -> None:
+    """Turn a closed store into one whose owner was killed."""
+    (root / "abort").touch()
+
+
+def touch(root: Path) -> None:
+    """As a copy that does not keep the times."""
+    for path in (root / "commitlog").iterdir():
+        os.utime(path)
+
+
+@pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")
+@pytest.mark.parametrize("runs", [1, 3])
+@pytest.mark.parametrize("end", [kill, touch])
+def test_damage_that_was_not_scanned_ends_no_later_scan(
+    root: Path, end: Callable[[Path], None], runs: int
+) -> None:
+    """The messages that were put after an opening has believed the note stay."""
+    body = b"%d" % (COUNT - 20)
+    flip_body(root, body)
+    put = []
+    for run in range(runs):
+        assert scanned(root) == 0
+        with opened(root) as store:
+            for i in range(5):
+                put.append((store.put("t1", b"new %d" % i, queue_id=0).phy_offset, b"new %d" % i))
+            assert (root / "clean_stop").exists()
+            if run + 1 == runs and end is kill:
+                store.flush()
+                root = Path(shutil.copytree(root, root.parent / "killed"))
+        if run + 1 < runs:
+            settle(root)
+    if end is touch:
+        settle(root)
+        touch(root)
+    assert scanned(root) > 0
+    for _ in range(3):
+        with pytest.warns(pyrocketstore.StoreWarning, match="no valid record in bytes"):
+            store = opened(root)
+        with store:
+            for phy_offset, new in put:
+                found = store.get(phy_offset)
+                assert found is not None and found.body == new
+            topic = f"t{(COUNT - 20) % 3}"
+            with pytest.raises(pyrocketstore.StoreCorruptionError):
+                list(store.read(topic, check_crc=True))
+            reader = store.read(topic, on_corrupt="skip", check_crc=True)
+            assert body not in [m.body for m in reader] and reader.skipped.count == 1
+            assert not store.verify().ok
+        touch(root)
+
+
+@pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")
+def test_damage_that_no_opening_has_passed_ends_the_log(root: Path) -> None:
+    """The first opening scans: nothing was put behind the damage."""
+    flip_body(root, b"%d" % (COUNT - 20))
+    touch(root)
+    with opened(root) as store:
+        assert store.message_store.plan is not None and store.message_store.plan.broken
+        assert not (root / "clean_stop").exists()
+        assert store.verify().ok
+
+
+def test_a_scan_without_damage_forgets_the_part_before(root: Path) -> None:
+    with opened(root) as store:
+        store.put("t0", b"new")
+    stop = CleanStop.decode((root / "clean_stop").read_bytes())
+    assert stop is not None and 0 < stop.unscanned_to < stop.log_end
+    touch(root)
+    with opened(root) as store:
+        assert not (root / "clean_stop").exists()
+    stop = CleanStop.decode((root / "clean_stop").read_bytes())
+    assert stop is not None and stop.unscanned_to == -1
+
+
 def test_keys_that_were_left_out_are_put(root: Path) -> None:
     with opened(root, message_index_enable=False) as store:
         store.put("t0", b"late", keys="late")
@@ -235,11 +323,13 @@ def test_keys_that_were_left_out_are_put(root: Path) -> None:
         assert [message.body for message in store.query("t0", "late")] == [b"late"]
 
 
-def test_an_owner_removes_the_note_and_writes_it_at_its_end(root: Path) -> None:
+def test_an_owner_replaces_the_note_at_its_end(root: Path) -> None:
     first = (root / "clean_stop").read_bytes()
     with opened(root) as store:
-        assert not (root / "clean_stop").exists()
+        assert (root / "clean_stop").read_bytes() == first
         store.put("t0", b"x")
+        copy = Path(shutil.copytree(root, root.parent / "copy"))
+        assert scanned(copy) > 0  # its owner has not stopped
     assert (root / "clean_stop").read_bytes() != first
 
 
