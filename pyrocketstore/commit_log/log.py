@@ -33,6 +33,7 @@ from pyrocketstore.files.mapped_file_queue import (
     file_name_of,
 )
 from pyrocketstore.files.multi_path import MultiPathMappedFileQueue
+from pyrocketstore.files.planned_changes import PlannedChanges
 from pyrocketstore.files.queue_directories import check_queue_directory
 from pyrocketstore.files.temporary_files import remove_temporary_files
 from pyrocketstore.record import _message
@@ -164,6 +165,7 @@ class CommitLog:
     appended : Event, set when a record is appended while the dispatcher sleeps
     allocate_service : AllocateMappedFileService or None, creates the next file ahead
     on_new_queue : callable(topic, queue_id), called before the first put to a queue
+    changes : see MappedFileQueue
 
     Threads: puts and reads from any thread.
     Source: RocketMQ 4.9.3 CommitLog.
@@ -178,6 +180,7 @@ class CommitLog:
         read_only: bool = False,
         allocate_service: AllocateMappedFileService | None = None,
         on_new_queue: Callable[[str, int], None] | None = None,
+        changes: PlannedChanges | None = None,
     ) -> None:
         self.env = env
         self.config = config
@@ -194,6 +197,7 @@ class CommitLog:
             "populate": 0 if sync or indirect else POPULATE_ASYNC,
             "zero_fill": "pages" if sync else "no" if indirect else "folios",
             "by_write": config.write_without_mmap,
+            "changes": changes,
         }
         paths, read_paths = config.commit_log_paths, config.read_only_commit_log_paths
         self.mapped_file_queue = (
@@ -237,7 +241,7 @@ class CommitLog:
         """Find the files. Raises StoreCorruptionError with the path of a file of the wrong size."""
         if not self.read_only:
             for path in self.config.commit_log_paths:
-                remove_temporary_files(self.env, path)
+                self.mapped_file_queue.changes.add(partial(remove_temporary_files, self.env, path))
         if self._dledger is not None:
             self.committed_end = committed_end(self.env, self._dledger)
         self.mapped_file_queue.load()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pyrocketstore.commit_log._scan import TopicMinOffsets
@@ -16,6 +17,7 @@ from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreCorruptionError, StoreError
 from pyrocketstore.files.checked_file import CheckedFile
 from pyrocketstore.files.config_file import BACKUP_SUFFIX, ContentError, table_of
+from pyrocketstore.files.planned_changes import PlannedChanges
 
 if TYPE_CHECKING:
     from pyrocketstore.commit_log.log import CommitLog
@@ -137,7 +139,7 @@ class TopicMinOffsetFile:
             if self._file.is_damaged(_TABLE, topic):
                 self._content[topic] = entry
 
-    def load(self, log: ProvingLog, *, writes: bool) -> None:
+    def load(self, log: ProvingLog, changes: PlannedChanges | None = None) -> None:
         """Use the entries that `read` has read and that the log proves.
 
         Other entries are left out with a warning, and entries before the first file of the log
@@ -146,7 +148,7 @@ class TopicMinOffsetFile:
         Parameters
         ----------
         log : the store's log; its end may be unknown
-        writes : bool, write the file again if an entry was left out
+        changes : gets the write of the file, if an entry was left out; None: it stays
 
         Raises StoreIOError.
         """
@@ -166,12 +168,15 @@ class TopicMinOffsetFile:
                     self.path,
                     topic,
                 )
-        if writes and len(self._table) < len(found):
-            try:
-                log.flush_deletions()  # a killed process may have deleted files in memory only
-                self._write(self._table)
-            except StoreError as error:  # the next opening leaves these entries out again
-                LOG.warning("%s: cannot be written: %s", self.path, error)
+        if changes is not None and len(self._table) < len(found):
+            changes.add(partial(self._write_without_left_out, log))
+
+    def _write_without_left_out(self, log: ProvingLog) -> None:
+        try:
+            log.flush_deletions()  # a killed process may have deleted files in memory only
+            self._write(self._table)
+        except StoreError as error:  # the next opening leaves these entries out again
+            LOG.warning("%s: cannot be written: %s", self.path, error)
 
     def offsets(self, log_end: int = _NUMBER_MAX) -> TopicMinOffsets:
         """Return the minimums that records before byte `log_end` of the log prove, in the form for

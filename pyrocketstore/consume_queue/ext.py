@@ -13,6 +13,7 @@ from pyrocketstore.consume_queue._units import scan_ext_units
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreError, StoreTypeError
 from pyrocketstore.files.mapped_file_queue import MappedFileQueue, check_mapped_file
+from pyrocketstore.files.planned_changes import PlannedChanges
 from pyrocketstore.system.env import Env
 
 TYPE_CHECKING = False
@@ -105,6 +106,7 @@ class ConsumeQueueExt:
         *,
         read_only: bool = False,
         by_write: bool = False,
+        changes: PlannedChanges | None = None,
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
@@ -119,6 +121,7 @@ class ConsumeQueueExt:
             populate=0,
             by_write=by_write,
             derived=True,
+            changes=changes,
         )
 
     is_ext_addr = staticmethod(is_ext_addr)

@@ -70,19 +70,18 @@ def _restore_units(queue: ConsumeQueue, min_phy_offset: int, broken_path: str) -
     kept_at = f"{broken_path}/{queue.topic}/{queue.queue_id}"
     mismatched, files.mismatched = files.mismatched, []
     restored = [_restore(files, file, CQ_STORE_UNIT_SIZE, kept_at) for file in mismatched]
-    lost = None in restored
-    for file, mapped_file in zip(mismatched, restored, strict=True):
-        if mapped_file is None or file.size > files.mapped_file_size:
+    lost = not all(restored)
+    for file, is_restored in zip(mismatched, restored, strict=True):
+        if not is_restored or file.size > files.mapped_file_size:
             continue
-        if mapped_file in files.mapped_files:
+        mapped_file = files.find_mapped_file_by_offset(file.offset, False)
+        if mapped_file is not None:  # unless the queue was cut before it
             lost = _cut_at_end_of(queue, mapped_file, min_phy_offset) or lost
     return lost
 
 
-def _restore(
-    files: MappedFileQueue, file: MismatchedFile, unit: int, kept_at: str
-) -> MappedFile | None:
-    """Give a file its length, and keep its complete units; None: it does not belong to the
+def _restore(files: MappedFileQueue, file: MismatchedFile, unit: int, kept_at: str) -> bool:
+    """Give a file its length, and keep its complete units; False: it does not belong to the
     queue.
     """
     env, size, name = files.env, files.mapped_file_size, os.path.basename(file.path)
@@ -92,17 +91,21 @@ def _restore(
     log(text, file.path, file.reason, extra=REPORTED_ELSEWHERE)
     whole = file.size - file.size % unit
     if file.size == 0 or not has_possible_name(file.offset, size):
-        if not files.read_only:
+
+        def set_aside() -> None:
             env.make_directories(kept_at)
             env.rename(file.path, f"{kept_at}/{name}")
             files.fsync_directory()
-        return None
-    if files.read_only:
-        mapped_file = files.settings.open(env, file.path, mode="memory")
-        mapped_file.set_positions(size)
-        if whole < size:
-            mapped_file.zero_tail(whole)
-    else:
+
+        if not files.read_only:
+            files.changes.add(set_aside)
+        return False
+    mapped_file = files.settings.open(env, file.path, mode="memory")
+    mapped_file.set_positions(size)
+    if whole < size:
+        mapped_file.zero_tail(whole)
+
+    def give_length() -> None:
         if file.size > size:
             env.make_directories(kept_at)
             env.copy_range(file.path, f"{kept_at}/{name}", 0, file.size)
@@ -112,10 +115,12 @@ def _restore(
             env.ftruncate(fd, size, file.path)
         finally:
             env.close(fd, file.path)
-        mapped_file = files.settings.open(env, file.path)
-        mapped_file.set_positions(size)
+        files.repaired(mapped_file)
+
     files.add_file(mapped_file)
-    return mapped_file
+    if not files.read_only:
+        files.changes.add(give_length)
+    return True
 
 
 def _cut_at_end_of(queue: ConsumeQueue, mapped_file: MappedFile, min_phy_offset: int) -> bool:
@@ -148,8 +153,9 @@ def _restore_ext(
     mismatched, files.mismatched = files.mismatched, []
     lost_from = NO_LIMIT
     for file in mismatched:
-        mapped_file = _restore(files, file, 1, kept_at)
-        if mapped_file is not None and file.size < files.mapped_file_size:
+        is_restored = _restore(files, file, 1, kept_at)
+        mapped_file = files.find_mapped_file_by_offset(file.offset, False)
+        if is_restored and mapped_file is not None and file.size < files.mapped_file_size:
             end = mapped_file.file_from_offset + ext.end_of_units(mapped_file)
             lost_from = min(lost_from, end)
     if not files.mapped_files:

@@ -29,6 +29,7 @@ from pyrocketstore.errors import StoreIOError, StoreStateError
 from pyrocketstore.files._mapped_file import MappedFile, SelectMappedBufferResult
 from pyrocketstore.files.file_systems import FileSystems, Unflushed
 from pyrocketstore.files.mapped_file_queue import MappedFileQueue, has_data
+from pyrocketstore.files.planned_changes import PlannedChanges
 from pyrocketstore.files.running_flags import RunningFlags
 from pyrocketstore.record.message import LMQ_PREFIX
 from pyrocketstore.results import DispatchRequest, Status
@@ -58,6 +59,7 @@ class ConsumeQueue(UnitAppender):
     flags : gets the error when a unit is given up
     by_write : bool, see MappedFile
     mappings : bounds how many queues keep their last file mapped; None: no bound
+    changes : see MappedFileQueue
 
     Threads: put, provide_file, put_units, attach, detach from the one thread that dispatches;
     reading, flush and deletion of expired files from any; load, recovery and truncation before
@@ -82,6 +84,7 @@ class ConsumeQueue(UnitAppender):
         flags: RunningFlags | None = None,
         by_write: bool = False,
         mappings: QueueMappings | None = None,
+        changes: PlannedChanges | None = None,
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
@@ -94,6 +97,7 @@ class ConsumeQueue(UnitAppender):
         self.flags = flags
         self.by_write = by_write
         self.mappings = mappings
+        self._changes = changes
         self._mapping: QueueMapping | None = None
         self.core.needs_python = ext is not None
         self._open_files()
@@ -127,6 +131,7 @@ class ConsumeQueue(UnitAppender):
             sole_writer=True,
             by_write=self.by_write,
             derived=True,
+            changes=self._changes,
         )
         # Weak, so that a queue that is taken away frees its files at once.
         flush_next_file = weakref.WeakMethod(self._flush_next_file)

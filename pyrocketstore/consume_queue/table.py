@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyrocketstore.commit_log.log import CommitLog
@@ -22,10 +23,14 @@ from pyrocketstore.display import logger, shown
 from pyrocketstore.errors import StoreCorruptionError, StoreError, StoreFormatError
 from pyrocketstore.files.broken_folder import broken_folder
 from pyrocketstore.files.mapped_file_queue import MappedFileQueue
+from pyrocketstore.files.planned_changes import PlannedChanges
 from pyrocketstore.files.queue_directories import find_queues
 from pyrocketstore.files.running_flags import RunningFlags
 from pyrocketstore.files.store_checkpoint import StoreCheckpoint
-from pyrocketstore.files.temporary_files import remove_temporary_queue_files
+from pyrocketstore.files.temporary_files import (
+    remove_temporary_file,
+    remove_temporary_queue_files,
+)
 from pyrocketstore.record._record import record_size_max
 from pyrocketstore.record.message import LMQ_PREFIX
 from pyrocketstore.system.signal_shield import check_abandoned
@@ -50,16 +55,15 @@ class ConsumeQueueTable:
         commit_log: CommitLog,
         flags: RunningFlags,
         read_only: bool,
+        changes: PlannedChanges | None = None,
     ) -> None:
+        self.changes = changes if changes is not None else PlannedChanges()
         self.env = env
         self.config = config
         self.commit_log = commit_log
         self.flags = flags
         self.read_only = read_only
         self.checkpoint: StoreCheckpoint | None = None
-        #: `recover` calls it before it cuts units off that must be put again from the log
-        self.on_first_cut: Callable[[], object] = bool
-        self._has_cut = False
         #: called with a byte of the log: makes the records before it and their units durable
         self.flush_up_to: Callable[[int], None] = lambda phy_offset: None
         #: files of queues and ext units of a wrong length or name; `recover` has repaired them
@@ -89,10 +93,10 @@ class ConsumeQueueTable:
         Source: RocketMQ 4.9.3 DefaultMessageStore#loadConsumeQueue.
         """
         if not self.read_only and self.config.enable_consume_queue_ext:
-            self._remove_temporary_files(self.ext_path)
+            self.changes.add(partial(self._remove_temporary_files, self.ext_path))
         usual: list[ConsumeQueue] = []
         others: list[ConsumeQueue] = []
-        found = find_queues(self.env, self.path, remove_temporary=not self.read_only)
+        found = find_queues(self.env, self.path, on_temporary=self._remove_temporary_file)
         for topic, ids, is_link in found:
             check_abandoned()
             self._topics[topic] = {queue_id: self._new(topic, queue_id) for queue_id in ids}
@@ -128,6 +132,10 @@ class ConsumeQueueTable:
         setting = "mapped_file_size_consume_queue_ext (mappedFileSizeConsumeQueueExt)"
         _check_size([q.ext.mapped_file_queue for q in self.all() if q.ext is not None], setting)
 
+    def _remove_temporary_file(self, path: str) -> None:
+        if not self.read_only:
+            self.changes.add(partial(remove_temporary_file, self.env, path))
+
     def _remove_temporary_files(self, directory: str) -> None:
         for topic in self.env.listdir(directory):
             path = os.path.join(directory, topic)
@@ -155,10 +163,7 @@ class ConsumeQueueTable:
     def _before_cut(self) -> None:
         """Have this recovery, or the one after it, put the units again that are cut off."""
         if not self.read_only and self.checkpoint is not None:
-            if not self._has_cut:
-                self.on_first_cut()
-            self._has_cut = True
-            self.checkpoint.uncover_log()
+            self.changes.add(self.checkpoint.uncover_log)
 
     def all(self) -> list[ConsumeQueue]:
         """Return every queue."""
@@ -281,6 +286,7 @@ class ConsumeQueueTable:
                 self.env,
                 read_only=self.read_only,
                 by_write=self.config.write_without_mmap,
+                changes=self.changes,
             )
         queue = ConsumeQueue(
             topic,
@@ -294,6 +300,7 @@ class ConsumeQueueTable:
             flags=self.flags,
             by_write=self.config.write_without_mmap,
             mappings=self.mappings,
+            changes=self.changes,
         )
         queue.removed_before = self.commit_log.min_offsets.of(topic)
         queue.flush_up_to = self._flush_up_to

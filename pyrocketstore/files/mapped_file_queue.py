@@ -9,6 +9,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from pyrocketstore.arguments.scalars import INT64_MAX, exact_int
 from pyrocketstore.config.file_sizes import (
@@ -26,6 +27,7 @@ from pyrocketstore.files.allocate_mapped_file_service import (
     file_settings,
 )
 from pyrocketstore.files.file_systems import Unflushed
+from pyrocketstore.files.planned_changes import PlannedChanges
 from pyrocketstore.system.env import READ_SIZE, Env, check_env
 from pyrocketstore.system.live_stores import was_removed
 
@@ -86,6 +88,8 @@ class MappedFileQueue:
     by_write : bool; nothing is stored into a mapping, see MappedFile
     derived : bool; the content can be rebuilt: `load` collects files of a wrong length or name in
         `mismatched` instead of raising
+    changes : while it is planning, deletions and zeros on disk wait for it; the sequence has
+        changed already. None: they are made at once
 
     Attributes: `mismatched`, files that `load` did not open; `flushed_where` and
     `committed_where`, bytes of the sequence; `store_timestamp`, store time (Unix ms) up to which
@@ -110,6 +114,7 @@ class MappedFileQueue:
         sole_writer: bool = False,
         by_write: bool = False,
         derived: bool = False,
+        changes: PlannedChanges | None = None,
     ) -> None:
         check_env(env)
         exact_int("mapped_file_size", mapped_file_size, 1, INT64_MAX)
@@ -118,6 +123,7 @@ class MappedFileQueue:
         self.mapped_file_size = mapped_file_size
         self.read_only = read_only
         self.derived = derived
+        self.changes = changes if changes is not None else PlannedChanges()
         self.mismatched: Sequence[MismatchedFile] = ()
         self.allocate_service = allocate_service
         self.settings = file_settings(
@@ -160,7 +166,7 @@ class MappedFileQueue:
             found.remove(entry)
             LOG.warning("%s: the file is empty and is skipped", path)
             if not self.read_only:
-                self.env.remove(path)
+                self.changes.add(partial(self.env.remove, path))
         loaded = []
         mismatched = []
         for name, size, path in found:
@@ -343,6 +349,20 @@ class MappedFileQueue:
         with self._lock:
             kept = [f for f in self.mapped_files if f.file_from_offset < first]
             self.mapped_files = (*kept, *files)
+
+    def repaired(self, in_memory: MappedFile) -> None:
+        """Put the file on disk, which was repaired, in the place of its planned content.
+
+        Nothing happens to a file that was dropped meanwhile. Raises StoreIOError.
+        """
+        if in_memory not in self.mapped_files:
+            return
+        mapped_file = self._open(in_memory.path)
+        mapped_file.set_positions(in_memory.wrote)
+        with self._lock:
+            self.mapped_files = tuple(
+                mapped_file if f is in_memory else f for f in self.mapped_files
+            )
 
     # ---- finding ----------------------------------------------------------------------------
 
@@ -537,11 +557,12 @@ class MappedFileQueue:
                 break
             if offset >= start:
                 mapped_file.set_positions(offset - start)
-                if mapped_file.mode != "read":
+                if mapped_file.mode == "memory":
                     mapped_file.zero_tail(offset - start)
+                elif mapped_file.mode != "read":
+                    self.changes.add(partial(mapped_file.zero_tail, offset - start))
             else:
-                self._destroy(mapped_file)
-                self.fsync_directory()
+                self._destroy_last(mapped_file)
 
     def fsync_directory(self) -> None:
         """Make the names in the directories durable, so that deleted files do not come back."""
@@ -638,8 +659,7 @@ class MappedFileQueue:
         """Delete the last file, if any. Durability: durable on return."""
         files = self.mapped_files
         if files:
-            self._destroy(files[-1])
-            self.fsync_directory()
+            self._destroy_last(files[-1])
 
     def unmap_idle(self) -> int:
         """Drop the mappings that are not held; return how many."""
@@ -687,6 +707,10 @@ class MappedFileQueue:
 
         Otherwise a power cut could leave that one, and a gap behind it.
         """
+        if self.changes.is_planning:
+            self._drop(mapped_file)
+            self.changes.add(partial(self._delete_oldest, mapped_file))
+            return
         self.before_deletion(mapped_file)
         if self._deleted_from is None and not self.derived:
             self.fsync_directory()  # of derived files, an opening closes the gap
@@ -695,7 +719,21 @@ class MappedFileQueue:
         self._deleted_from = os.path.dirname(mapped_file.path)
         self._destroy(mapped_file, interval_ms)
 
+    def _destroy_last(self, mapped_file: MappedFile) -> None:
+        """Delete the last file, durably."""
+        if self.changes.is_planning:
+            self._drop(mapped_file)
+            self.changes.add(partial(self._destroy_last, mapped_file))
+            return
+        self._destroy(mapped_file)
+        self.fsync_directory()
+
     def _destroy(self, mapped_file: MappedFile, interval_ms: int = DESTROY_INTERVAL_MS) -> None:
         mapped_file.destroy(interval_ms)
+        if mapped_file.mode == "memory" and not self.read_only:
+            self.env.remove(mapped_file.path)  # its file was to be repaired, and is not needed
+        self._drop(mapped_file)
+
+    def _drop(self, mapped_file: MappedFile) -> None:
         with self._lock:
             self.mapped_files = tuple(f for f in self.mapped_files if f is not mapped_file)

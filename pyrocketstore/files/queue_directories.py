@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreIOError
-from pyrocketstore.files.temporary_files import is_temporary_queue_file, remove_temporary_file
+from pyrocketstore.files.temporary_files import is_temporary_queue_file
 from pyrocketstore.system.env import Env
 
 __all__ = [
@@ -34,12 +34,16 @@ class FoundTopic(NamedTuple):
 
 
 def find_queues(
-    env: Env, directory: str, *, warn: bool = True, remove_temporary: bool = False
+    env: Env,
+    directory: str,
+    *,
+    warn: bool = True,
+    on_temporary: Callable[[str], object] = lambda path: None,
 ) -> Iterator[FoundTopic]:
     """Yield each topic with its queue ids, sorted, as the names in `directory` say.
 
     Names that are not valid, and names of files, are skipped; `warn` logs their paths.
-    `remove_temporary` deletes temporary files of new files that a killed process has left. Raises
+    `on_temporary` is called with each temporary file that a killed process was creating. Raises
     StoreIOError.
 
     Source: RocketMQ 4.9.3 DefaultMessageStore#loadConsumeQueue.
@@ -49,7 +53,7 @@ def find_queues(
         path = f"{directory}/{topic}"
         # A directory needs no check for links: the one above it was checked.
         entries = env.entries(path) if is_link else _entries_of(env, path)
-        ids = _queue_ids(env, path, entries, warn, remove_temporary)
+        ids = _queue_ids(env, path, entries, warn, on_temporary)
         yield FoundTopic(topic, sorted(ids), is_link)
 
 
@@ -61,7 +65,7 @@ def find_topics(env: Env, directory: str, *, warn: bool = True) -> Iterator[str]
 
 def find_queue_ids(env: Env, path: str, *, warn: bool = True) -> set[int]:
     """Return the queue ids in the directory of a topic, as `find_queues` does."""
-    return _queue_ids(env, path, env.entries(path), warn, remove_temporary=False)
+    return _queue_ids(env, path, env.entries(path), warn, lambda path: None)
 
 
 def _topics(env: Env, directory: str, warn: bool) -> Iterator[tuple[str, bool]]:
@@ -77,15 +81,18 @@ def _topics(env: Env, directory: str, warn: bool) -> Iterator[tuple[str, bool]]:
 
 
 def _queue_ids(
-    env: Env, path: str, entries: list[tuple[str, str]], warn: bool, remove_temporary: bool
+    env: Env,
+    path: str,
+    entries: list[tuple[str, str]],
+    warn: bool,
+    on_temporary: Callable[[str], object],
 ) -> set[int]:
     ids = set()
     for name, kind in entries:
         queue_path = f"{path}/{name}"
         queue_id = _queue_id(name)
         if queue_id is None and is_temporary_queue_file(name):
-            if remove_temporary:
-                remove_temporary_file(env, queue_path)
+            on_temporary(queue_path)
         elif queue_id is None:
             _skip(queue_path, "the name is not a valid queue id", warn)
         elif kind != "d" and not env.is_dir(queue_path):

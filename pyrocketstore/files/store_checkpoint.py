@@ -11,6 +11,7 @@ from typing import overload
 from pyrocketstore.arguments.scalars import INT64_MAX, INT64_MIN, exact_int, exact_int64
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreIOError
+from pyrocketstore.files.planned_changes import PlannedChanges
 from pyrocketstore.system.env import (
     O_RDONLY,
     O_RDWR,
@@ -87,6 +88,7 @@ class StoreCheckpoint:
     path : str, the file; made with its full length when missing, and extended when short
     read_only : bool; a missing or short file counts as zeros and nothing is written
     damage : str, what the caller has found wrong in the file; "": nothing
+    changes : while it is planning, the file is made or extended later, and must not be written to
 
     A damaged file, which `damage` describes, counts as zeros. The next write replaces all of it.
 
@@ -100,14 +102,21 @@ class StoreCheckpoint:
     logics_msg_timestamp = _StoreTime()
     index_msg_timestamp = _StoreTime()
 
-    def __init__(self, env: Env, path: str, read_only: bool = False, damage: str = "") -> None:
+    def __init__(
+        self,
+        env: Env,
+        path: str,
+        read_only: bool = False,
+        damage: str = "",
+        changes: PlannedChanges | None = None,
+    ) -> None:
         check_env(env)
         self._env = env
         self._path = path
         self._read_only = read_only
         self._lock = threading.Lock()
         if not read_only:
-            self._prepare()
+            (PlannedChanges() if changes is None else changes).add(self._prepare)
         data = self._read()
         #: the reason why the file counts as zeros; "": it is valid
         self.damage = damage or checkpoint_damage(data)
@@ -151,7 +160,7 @@ class StoreCheckpoint:
         try:
             fd = self._env.open(self._path, O_RDONLY)
         except StoreIOError as error:
-            if self._read_only and error.errno == errno.ENOENT:
+            if error.errno == errno.ENOENT:
                 return b""
             raise
         try:

@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from pyrocketstore.errors import (
     is_failed_open,
     without_frames,
 )
+from pyrocketstore.files.planned_changes import PlannedChanges
 from pyrocketstore.files.running_flags import RunningFlags
 from pyrocketstore.files.store_checkpoint import StoreCheckpoint
 from pyrocketstore.files.temporary_files import remove_temporary_files
@@ -216,6 +218,7 @@ class IndexService:
     read_only : bool, files are read through pread, and new keys stay in memory
     sync_point_file : SyncPointFile or None, which names durable entries of the last file
     usual : (int, int), slots and entries, where only files that were cut would show them
+    changes : while it is planning, `load` changes no file, and those changes wait for it
 
     Threads: one thread builds (`build_index`, `get_and_create_last_index_file`); any thread
     queries; `load`, `flush`, `delete_expired_file`, `destroy`, `shutdown` by the store.
@@ -235,11 +238,13 @@ class IndexService:
         read_only: bool = False,
         sync_point_file: SyncPointFile | None = None,
         usual: tuple[int, int] = DEFAULT_GEOMETRY,
+        changes: PlannedChanges | None = None,
     ) -> None:
         self._env = env
         self._root = root
         self._configured = (hash_slot_num, index_num)
         self._usual = usual
+        self._changes = PlannedChanges() if changes is None else changes
         self._geometry: tuple[int, int] | None = None
         #: why a read-only store cannot read its index: only queries raise it
         self.geometry_error: StoreFormatError | None = None
@@ -301,7 +306,7 @@ class IndexService:
         files, are put again.
         """
         if not self._read_only:
-            remove_temporary_files(self._env, self._root)
+            self._changes.add(partial(remove_temporary_files, self._env, self._root))
         found = find_index_files(self._env, self._root, follow=self._read_only)
         limit = self._checkpoint.index_msg_timestamp
         kept = dropped = [f for f in found if f.size > 0]
@@ -343,6 +348,9 @@ class IndexService:
         self._superfluous = [item.path for item in found if item not in kept]
         with self._lock:
             self._files = tuple(files)
+        if self.continued is not None and slots is not None and not self._read_only:
+            assert self.sync_point is not None
+            self._changes.add(partial(self._write_continued, slots, self.sync_point))
         self.indexed_phy_offset = max((f.end_phy_offset for f in files), default=-1)
         if self.sync_point is not None and last_exit_ok:
             self._expect_crc(files, self.sync_point)
@@ -414,18 +422,22 @@ class IndexService:
         """Open a file with its durable entries; later ones are put again."""
         point = self.sync_point
         assert point is not None
-        header = point.header(slots.slot_count)
-        if not self._read_only:
-            slots.write_to(self._env, path)
-            set_begin(self._env, path, header)
-        index_file = self._open(path)
-        if self._read_only:
-            index_file.limit_to(slots, header)
-        else:
-            index_file.mark_unflushed()
-            index_file.expect_crc(point.index_count, point.entries_crc)
+        index_file = IndexFile(self._env, path, *self.geometry, mode="read")
+        index_file.limit_to(slots, point.header(slots.slot_count))
         self.continued = index_file
         return index_file
+
+    def _write_continued(self, slots: SlotTable, point: SyncPoint) -> None:
+        """Have the file that is continued begin with its durable entries alone."""
+        planned = self.continued
+        assert planned is not None and planned.path is not None
+        slots.write_to(self._env, planned.path)
+        set_begin(self._env, planned.path, point.header(slots.slot_count))
+        index_file = self.continued = self._open(planned.path)
+        index_file.mark_unflushed()
+        index_file.expect_crc(point.index_count, point.entries_crc)
+        with self._lock:
+            self._files = tuple(index_file if f is planned else f for f in self._files)
 
     def remove_left_out(self) -> None:
         """Delete the files that `load` did not open, and a file `sync_point_file` that is not

@@ -59,6 +59,7 @@ from pyrocketstore.files.abort_file import AbortFile
 from pyrocketstore.files.allocate_mapped_file_service import make_allocate_service
 from pyrocketstore.files.file_systems import FileSystems
 from pyrocketstore.files.lock_file import store_lock
+from pyrocketstore.files.planned_changes import PlannedChanges
 from pyrocketstore.files.running_flags import RunningFlags
 from pyrocketstore.files.store_checkpoint import StoreCheckpoint
 from pyrocketstore.files.transient_store_pool import TransientStorePool
@@ -259,18 +260,7 @@ class DefaultMessageStore(StoreContext):
         self._root_identity: tuple[int, int] | None = None  # of a read-only store
         self.plan: RecoveryPlan | None = None
         self.appended, self.moved = Event(), Event()
-        self.allocate_service = None if read_only else make_allocate_service(self.env, config)
-        self.commit_log = CommitLog(
-            self.env,
-            config,
-            self.appended,
-            read_only=read_only,
-            allocate_service=self.allocate_service,
-            on_new_queue=on_new_queue,
-        )
-        self.queue_table = ConsumeQueueTable(
-            self.env, config, self.commit_log, self.running_flags, read_only
-        )
+        self._make_log_and_queues(on_new_queue)
         self.topic_minimums = TopicMinOffsetFile(self.env, self.root)
         self.delay_offsets = DelayOffsets(self.env, self.root)
         self._abort_file = AbortFile(self.env, os.path.join(self.root, "abort"))
@@ -311,9 +301,24 @@ class DefaultMessageStore(StoreContext):
             failure=lambda: self.why_not_writeable,
         )
 
+    def _make_log_and_queues(self, on_new_queue: Callable[[str, int], None] | None) -> None:
+        env, config, read_only = self.env, self.config, self.read_only
+        self.changes = PlannedChanges()
+        self.allocate_service = None if read_only else make_allocate_service(env, config)
+        self.commit_log = CommitLog(
+            env,
+            config,
+            self.appended,
+            read_only=read_only,
+            allocate_service=self.allocate_service,
+            on_new_queue=on_new_queue,
+            changes=self.changes,
+        )
+        self.queue_table = ConsumeQueueTable(
+            env, config, self.commit_log, self.running_flags, read_only, self.changes
+        )
+
     def _make_hooks(self) -> None:
-        # Only a cut of queues makes `abort` before a loss is noted: a closed store proves the loss.
-        self.queue_table.on_first_cut = self._abort_file.create
         #: called by `shutdown` once everything is durable, and at its end in any case
         self.at_clean_stop: list[Callable[[], None]] = []
         self.at_end: list[Callable[[], None]] = []
@@ -423,6 +428,8 @@ class DefaultMessageStore(StoreContext):
             self.env.fsync_parent_directory(path)
 
     def _load(self) -> None:
+        if not self.read_only:
+            self.changes.plan()
         if self.topics is not None:
             self.topics.load()
         if not self.read_only:  # a read-only store reads it when it is asked what waits
@@ -435,7 +442,7 @@ class DefaultMessageStore(StoreContext):
         self.commit_log.load()
         if not self.read_only:
             check_not_newer(self)
-        self.topic_minimums.load(self.commit_log, writes=not self.read_only)
+        self.topic_minimums.load(self.commit_log, None if self.read_only else self.changes)
         self.commit_log.min_offsets = self.topic_minimums.offsets()
         self.queue_table.load()
         self.checkpoint = StoreCheckpoint(
@@ -443,18 +450,9 @@ class DefaultMessageStore(StoreContext):
             os.path.join(self.root, "checkpoint"),
             read_only=self.read_only,
             damage=why_checkpoint_is_damaged(self.env, self.config),
+            changes=self.changes,
         )
-        self.index_service = IndexService(
-            self.env,
-            os.path.join(self.root, "index"),
-            self._given("max_hash_slot_num"),
-            self._given("max_index_num"),
-            self.checkpoint,
-            self.running_flags,
-            self.read_only,
-            SyncPointFile(self.env, self.root),
-            usual_geometry(self.config.mapped_file_size_commit_log),
-        )
+        self.index_service = self._new_index()
         self.index_service.load(clean, self.has_record)
         self.queue_table.checkpoint = self.checkpoint
         self.commit_log.begin_file = self.checkpoint.begin_log_file
@@ -473,13 +471,13 @@ class DefaultMessageStore(StoreContext):
         self.index_flush = self._make_index_flush()
         unsure_from = scan_start(self, clean)
         self.queue_table.recover(unsure_from)
-        if not self.read_only:
-            self._topic_removal(contextlib.nullcontext()).complete()
-        plan = self.plan = self._make_plan(clean, unsure_from)
+        plan = self.plan = self._make_plan(clean)
         try:
             apply_plan(self, plan)
         finally:
             plan.chunks.clear()
+        if not self.read_only:
+            self._topic_removal(contextlib.nullcontext()).complete()
         if self._dispatchers and not plan.clean and not self.read_only:
             self._replay_to_dispatchers(plan)
         self.recover_topic_queue_table()
@@ -491,9 +489,24 @@ class DefaultMessageStore(StoreContext):
         )
         self._loaded = True
 
-    def _make_plan(self, clean: bool, unsure_from: int) -> RecoveryPlan:
-        """Return the plan; a writable store keeps what it will remove, and then makes `abort`."""
-        plan = make_plan(self, clean, unsure_from)
+    def _new_index(self) -> IndexService:
+        return IndexService(
+            self.env,
+            os.path.join(self.root, "index"),
+            self._given("max_hash_slot_num"),
+            self._given("max_index_num"),
+            self.checkpoint,
+            self.running_flags,
+            self.read_only,
+            SyncPointFile(self.env, self.root),
+            usual_geometry(self.config.mapped_file_size_commit_log),
+            self.changes,
+        )
+
+    def _make_plan(self, clean: bool) -> RecoveryPlan:
+        """Return the plan. Until then no file has changed; a writable store then keeps what it will
+        remove, makes `abort`, and makes the changes that were planned."""
+        plan = make_plan(self, clean)
         mismatched = [*self.commit_log.mapped_file_queue.mismatched, *self.queue_table.mismatched]
         plan.mismatched = [(file.path, file.reason) for file in mismatched]
         index = self.index_service
@@ -507,6 +520,7 @@ class DefaultMessageStore(StoreContext):
             if plan.unscanned_to < 0:
                 remove_clean_stop(self.env, self.root)
             self._abort_file.create()
+            self.changes.make()
         return plan
 
     def _interrupted_notices(self) -> list[str]:

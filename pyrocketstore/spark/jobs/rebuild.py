@@ -303,7 +303,7 @@ def _load_log(store: DefaultMessageStore) -> None:
     store.topic_minimums.read()
     store.commit_log.load()
     check_not_newer(store)
-    store.topic_minimums.load(store.commit_log, writes=False)
+    store.topic_minimums.load(store.commit_log)
 
 
 def _geometry(store: DefaultMessageStore, clean: bool) -> tuple[int, int]:

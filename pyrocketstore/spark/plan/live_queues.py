@@ -236,7 +236,7 @@ class LiveQueues:
         self._minimums.read(read_only=True)
         self._log = log_files_on_disk(self.env, self._settings)
         self._log_begins = [file.from_offset for file in self._log]
-        self._minimums.load(self, writes=False)
+        self._minimums.load(self)
         self._removed_before = self._minimums.offsets().by_topic()
 
     def _names(self, directory: str) -> list[str]:
