@@ -253,13 +253,13 @@ build/bench.stamp: pyproject.toml $(VENV)/.dev
 BENCH_WORDS = $(if $(ONLY),--only $(ONLY)) $(if $(WITHOUT),--without $(WITHOUT)) $(if $(SMOKE),--smoke)
 
 bench: build build/bench.stamp ## measure beside 4.9.3 and others; ONLY=put,scan a part, SMOKE=1 small
-	$(BIN)/python bench/run.py $(BENCH_WORDS)
+	$(BIN)/python -m bench $(BENCH_WORDS)
 
 bench-growth: build build/bench.stamp ## rates by messages, queues and threads; LARGE=1 to 50 M
-	$(BIN)/python bench/run.py --growth $(BENCH_WORDS) $(if $(LARGE),--large)
+	$(BIN)/python -m bench --growth $(BENCH_WORDS) $(if $(LARGE),--large)
 
 bench-spark: build build/bench.stamp ## Spark's side: reading, functions, export; docs/benchmarks.md
-	$(BIN)/python bench/spark.py $(if $(SMOKE),--smoke)
+	$(BIN)/python -m bench.spark $(if $(SMOKE),--smoke)
 
 bench-micro: build ## single functions, by pytest-benchmark
 	BENCH_FULL=1 $(BIN)/python -m pytest bench

@@ -10,11 +10,11 @@ import os
 import numpy
 import pytest
 
+from bench.workers.workload import BASE_MS, RECORD_SIZE, TAGS_CODE
 from pyrocketstore.consume_queue._units import encode_units, read_units, scan_units
 from pyrocketstore.index._entries import key_hash_of
 from pyrocketstore.index._file import IndexFile
 from pyrocketstore.system.env import Env
-from workload import BASE_MS, RECORD_SIZE, TAGS_CODE
 
 FULL = bool(os.environ.get("BENCH_FULL"))
 UNIT_COUNT = 300_000 if FULL else 1_000  # 300 000 units: one file of the default size

@@ -1,9 +1,10 @@
 """Goal: the benchmarks do not rot, and their page says what was measured.
-Method: run them at smoke sizes; run.py fails where the answers of those who take part differ. The
-record, the table and the verdicts are made from given numbers. Nothing here looks at a time."""
+Method: run them at smoke sizes; the command fails where the answers of those who take part differ.
+The record, the table and the verdicts are made from given numbers. Nothing here looks at a time."""
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import itertools
 import json
@@ -13,7 +14,6 @@ import subprocess
 import sys
 import zlib
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -25,14 +25,14 @@ ROOT = Path(__file__).parent.parent.parent
 BENCH = ROOT / "bench"
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if name != "BENCH_FULL"},
-    "PYTHONPATH": os.pathsep.join((str(Path(pyrocketstore.__file__).parent.parent), str(BENCH))),
+    "PYTHONPATH": os.pathsep.join((str(Path(pyrocketstore.__file__).parent.parent), str(ROOT))),
 }
 TIMEOUT_S = 120
 
 
 def run(*words: str) -> str:
     done = subprocess.run(
-        [sys.executable, *words],
+        [sys.executable, "-P", *words],
         cwd=ROOT,
         env=ENVIRONMENT,
         capture_output=True,
@@ -47,27 +47,54 @@ def smoke(tmp_path: Path, names: str, *words: str) -> tuple[str, dict[str, Any]]
     """Run groups at smoke sizes: (what was printed, the record)."""
     stores, out = tmp_path / "stores", tmp_path / "out"
     where = ("--directory", str(stores), "--out", str(out))
-    text = run("bench/run.py", "--smoke", "--only", names, *where, *words)
+    text = run("-m", "bench", "--smoke", "--only", names, *where, *words)
     assert not list(stores.iterdir()), "the stores stayed"
     return text, json.loads((out / "benchmarks.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture
 def module(monkeypatch):
-    """A module of bench/, which is not a package."""
-    monkeypatch.syspath_prepend(str(BENCH))
-    loaded: list[str] = []
-
-    def load(name: str) -> ModuleType:
-        before = set(sys.modules)
-        found = importlib.import_module(name)
-        loaded.extend(set(sys.modules) - before)
-        return found
-
-    yield load
-    for name in loaded:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(BENCH)):
+    """A module of bench/, by its name there."""
+    # Behind all others: a build of pyrocketstore on PYTHONPATH comes first.
+    monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT)])
+    before = set(sys.modules)
+    yield lambda name: importlib.import_module(f"bench.{name}")
+    for name in set(sys.modules) - before:
+        if name.partition(".")[0] == "bench":
             del sys.modules[name]
+
+
+#: The folders and modules of bench/, in the order of its docstring; `bench_*.py` are apart.
+ORDER = "paths model workers catalog report spark sizes answers measure __main__".split()
+
+
+def arrows(name: str, text: str) -> list[str]:
+    """Imports of a module of bench/ that name a later entry of ORDER, and uses of sys.path."""
+    room = ORDER.index(name.partition(".")[0])
+    wrong = []
+    for node in ast.walk(ast.parse(text)):
+        found: list[str] = []
+        if isinstance(node, ast.Import):
+            found = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found = [f"{node.module}.{alias.name}" for alias in node.names]
+            wrong += [f"{name}: a relative import"] if node.level else []
+        elif isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.path":
+            wrong.append(f"{name}: sys.path")
+        later = [one for one in found if one.startswith("bench.")]
+        later = [one for one in later if ORDER.index(one.split(".")[1]) > room]
+        wrong += [f"{name}: {one} comes later" for one in later]
+    return wrong
+
+
+def test_imports_point_one_way_and_none_changes_the_path():
+    paths = [path for path in BENCH.rglob("*.py") if not path.name.startswith("bench_")]
+    paths.remove(BENCH / "__init__.py")
+    names = {path: ".".join(path.relative_to(BENCH).with_suffix("").parts) for path in paths}
+    assert {name.partition(".")[0] for name in names.values()} == set(ORDER)
+    assert [one for path in paths for one in arrows(names[path], path.read_text("utf-8"))] == []
+    text = "import sys\nfrom bench import catalog\nfrom . import a\nsys.path.append(1)\n"
+    assert len(arrows("model", text)) == 3
 
 
 def needs(package: str) -> None:
@@ -212,7 +239,7 @@ def _names(group: dict[str, Any]) -> list[str]:
 )
 def test_a_peer_finds_what_it_stored_and_checks_the_body(module, tmp_path, peer, package):
     needs(package)
-    peers = module("peers")
+    peers = module("workers.peers")
     store = peers.PEERS[peer](tmp_path / "peer", sync=False, plain=False)
     try:
         store.put_all(b"body" * 100, 5, 10, 4)
@@ -229,7 +256,7 @@ def test_a_peer_finds_what_it_stored_and_checks_the_body(module, tmp_path, peer,
 
 
 def test_a_peer_of_which_a_body_was_damaged_says_so(module, tmp_path):
-    peers = module("peers")
+    peers = module("workers.peers")
     store = peers.Sqlite(tmp_path / "peer", sync=False, plain=False)
     store.put_all(b"body", 0, 8, 8)
     store._run("UPDATE messages SET crc = ? WHERE key = 'k3'", zlib.crc32(b"other"))
@@ -244,30 +271,30 @@ def put_answer(answer: int, **more: int) -> dict[str, int]:
 
 
 def test_a_wrong_answer_is_an_error(module):
-    run_module, groups = module("run"), module("groups")
-    workers = module("workers")
+    answers, groups = module("answers"), module("catalog")
+    workers = module("workers.process")
     group = next(group for group in groups.GROUPS if group.name == "sync1")
     taking = group.variants[:3] + group.variants[4:5]
-    sizes = run_module.Sizes(False, 1, 0.0)
+    sizes = module("sizes").Sizes(False, 1, 0.0)
     right = [put_answer(20, log=20 * group.record), *[put_answer(20)] * 3]
-    run_module.compare(sizes, group, taking, right)
+    answers.compare(sizes, group, taking, right)
     for at in range(4):
         wrong = [*right[:at], {**right[at], "answer": 19}, *right[at + 1 :]]
         with pytest.raises(workers.BenchError, match=f"/{taking[at].name}: answer 19, expected 20"):
-            run_module.compare(sizes, group, taking, wrong)
+            answers.compare(sizes, group, taking, wrong)
     short = [put_answer(20, log=20 * group.record - 1), *right[1:]]
     with pytest.raises(workers.BenchError, match="bytes of records, expected"):
-        run_module.compare(sizes, group, taking, short)
+        answers.compare(sizes, group, taking, short)
 
 
 @pytest.mark.parametrize("full", [True, False])
 def test_the_answer_of_every_row_but_the_crc_limits_is_known_beforehand(module, full):
-    run_module, groups, growth = module("run"), module("groups"), module("growth")
-    sizes = run_module.Sizes(full, 1, 0.0)
+    catalog, expected = module("catalog"), module("answers").expected
+    sizes = module("sizes").Sizes(full, 1, 0.0)
     known = {}
-    for group in (*groups.GROUPS, *growth.growth_groups(large=True)):
+    for group in (*catalog.GROUPS, *catalog.growth_groups(large=True)):
         for variant in group.variants:
-            known[group.name, variant.name] = run_module.expected(sizes, group, variant)
+            known[group.name, variant.name] = expected(sizes, group, variant)
     unknown = {name for (_, name), answer in known.items() if answer is None}
     assert unknown == {
         "C CRC alone, 1 thread",
@@ -287,15 +314,15 @@ def test_the_answer_of_every_row_but_the_crc_limits_is_known_beforehand(module, 
 
 
 def test_few_pairs_and_smoke_sizes_leave_the_page_alone(module):
-    where = module("run").default_directory
+    where = module("__main__").default_directory
     assert where(True, 5) == ROOT / "docs"
     assert where(True, 4) is None
     assert where(False, 5) is None
 
 
 def test_names_that_rows_are_compared_with_are_there(module):
-    groups, growth = module("groups"), module("growth")
-    for group in (*groups.GROUPS, *growth.growth_groups(large=True)):
+    catalog = module("catalog")
+    for group in (*catalog.GROUPS, *catalog.growth_groups(large=True)):
         kinds = {variant.name: variant.kind for variant in group.variants}
         assert len(kinds) == len(group.variants), group.name
         for variant in group.variants:
@@ -307,7 +334,7 @@ def test_names_that_rows_are_compared_with_are_there(module):
 
 
 def test_what_is_compared_by_a_goal_or_a_limit_stands_before_the_peers(module):
-    for group in module("groups").GROUPS:
+    for group in module("catalog").GROUPS:
         kinds = [variant.kind for variant in group.variants]
         rest = kinds[kinds.index("peer") :] if "peer" in kinds else ["peer"]
         assert set(rest) == {"peer"}, group.name
@@ -329,21 +356,21 @@ for count in (3, 0):
 
 
 def test_a_worker_that_ends_is_an_error_with_its_last_word(module, tmp_path):
-    workers = module("workers")
+    workers = module("workers.process")
     command = [sys.executable, "-c", "raise SystemExit('no such work')"]
     with pytest.raises(workers.BenchError, match="no such work"):
         workers.Worker("broken", command, tmp_path / "problems")
 
 
 def test_the_last_word_of_a_worker_is_no_line_of_a_backtrace(module, tmp_path):
-    workers = module("workers")
+    workers = module("workers.process")
     said = "raise SystemExit('Error: out of room\\n\\nStack backtrace:\\n  0: main\\n  1: _start')"
     with pytest.raises(workers.WorkerEnded, match=r"'' Error: out of room$"):
         workers.Worker("broken", [sys.executable, "-c", said], tmp_path / "problems")
 
 
 def test_a_worker_that_ends_between_its_rounds_is_an_error_with_its_last_word(module, tmp_path):
-    workers = module("workers")
+    workers = module("workers.process")
     command = [sys.executable, "-c", ENDS_BETWEEN_ROUNDS]
     worker = workers.Worker("ended", command, tmp_path / "problems")
     worker._process.wait()  # so that its end of the pipe is gone
@@ -353,9 +380,9 @@ def test_a_worker_that_ends_between_its_rounds_is_an_error_with_its_last_word(mo
 
 
 def test_the_end_of_who_writes_the_input_ends_the_group(module, monkeypatch):
-    ended = module("workers").WorkerEnded
-    bench = object.__new__(module("run").Bench)
-    group = module("groups").GROUPS[0]
+    ended = module("workers.process").WorkerEnded
+    bench = object.__new__(module("measure").Bench)
+    group = module("catalog").GROUPS[0]
 
     def measured(*_: Any) -> None:
         raise ended("input 1000000", "ended with exit code 1")
@@ -370,9 +397,9 @@ def test_the_end_of_who_writes_the_input_ends_the_group(module, monkeypatch):
 def test_a_peer_that_breaks_down_is_left_out_and_named_but_4_9_3_ends_the_group(
     module, monkeypatch, name
 ):
-    ended = module("workers").WorkerEnded
-    bench = object.__new__(module("run").Bench)
-    group = next(one for one in module("groups").GROUPS if one.name == "put128")
+    ended = module("workers.process").WorkerEnded
+    bench = object.__new__(module("measure").Bench)
+    group = next(one for one in module("catalog").GROUPS if one.name == "put128")
 
     def measured(group: Any, taking: Any, left_out: Any) -> list[str]:
         if any(one.name == name for one in taking):
@@ -391,7 +418,7 @@ def test_a_peer_that_breaks_down_is_left_out_and_named_but_4_9_3_ends_the_group(
 
 
 def test_a_round_that_did_nothing_is_an_error(module, tmp_path):
-    workers = module("workers")
+    workers = module("workers.process")
     worker = workers.Worker("idle", [sys.executable, "-c", WORKS_TWICE], tmp_path / "problems")
     assert worker.round(0)["count"] == 3
     with pytest.raises(workers.BenchError, match="the round did no work"):
@@ -400,8 +427,7 @@ def test_a_round_that_did_nothing_is_an_error(module, tmp_path):
 
 
 def test_every_worker_has_a_file_for_its_last_words(module, tmp_path):
-    run_module = module("run")
-    bench = object.__new__(run_module.Bench)
+    bench = object.__new__(module("measure").Bench)
     bench.home, bench._problems = tmp_path, itertools.count()
     assert bench._problems_file() != bench._problems_file()
 
@@ -424,7 +450,7 @@ class Noted:
 def test_every_second_turn_goes_the_other_way(module):
     turns: list[str] = []
     workers = [Noted(name, turns) for name in "abc"]
-    answers = module("workers").alternate(workers, 1, 2, 0.0)
+    answers = module("workers.process").alternate(workers, 1, 2, 0.0)
     assert "".join(turns) == "abc|||cbaabc"
     assert [[one["answer"] for one in found] for found in answers] == [["a", "b", "c"]] * 3
 
@@ -432,7 +458,7 @@ def test_every_second_turn_goes_the_other_way(module):
 def test_each_round_begins_after_the_machine_is_prepared(module):
     turns: list[str] = []
     workers = [Noted(name, turns) for name in "ab"]
-    module("workers").alternate(workers, 1, 1, 0.0, lambda: turns.append("-"))
+    module("workers.process").alternate(workers, 1, 1, 0.0, lambda: turns.append("-"))
     assert "".join(turns) == "-a-b||-b-a"
 
 
@@ -443,18 +469,18 @@ def test_each_round_begins_after_the_machine_is_prepared(module):
 def test_free_memory_is_provided_before_measured_puts_alone(
     module, monkeypatch, full, record, reports, provided
 ):
-    run_module = module("run")
+    measure, machine = module("measure"), module("report.machine")
     calls: list[int] = []
-    monkeypatch.setattr(run_module.machine, "reports_free_pages", lambda: reports)
-    monkeypatch.setattr(run_module.machine, "provide_free_memory", lambda: calls.append(1))
-    bench = object.__new__(run_module.Bench)
-    bench.sizes = run_module.Sizes(full, 1, 0.0)
-    bench._prepare(run_module.Group("g", "", (), 1, 1, record=record))
+    monkeypatch.setattr(machine, "reports_free_pages", lambda: reports)
+    monkeypatch.setattr(machine, "provide_free_memory", lambda: calls.append(1))
+    bench = object.__new__(measure.Bench)
+    bench.sizes = measure.Sizes(full, 1, 0.0)
+    bench._prepare(measure.Group("g", "", (), 1, 1, record=record))
     assert len(calls) == provided
 
 
 def test_the_record_keeps_each_rounds_latencies_and_counts_all_units(module):
-    rounds = module("workers").Rounds()
+    rounds = module("workers.process").Rounds()
     answer = {"count": 10, "bytes": 80, "seconds": 2.0, "units": 3, "answer": 10, "cpu": 0.5}
     for number in (1.0, 4.0):
         rounds.add(answer | dict.fromkeys(("p50", "p99", "p99.9", "max"), number))
@@ -469,7 +495,7 @@ def test_columns_count_the_bytes_of_their_values_alone(module):
     needs("pyarrow")
     import pyarrow
 
-    binary_bytes = module("ours").binary_bytes
+    binary_bytes = module("workers.ours.read").binary_bytes
     bodies = [b"x" * 1024] * 1000
     for kind in (pyarrow.binary(), pyarrow.large_binary()):
         column = pyarrow.array(bodies, kind)
@@ -514,7 +540,7 @@ def group() -> dict[str, Any]:
 
 
 def test_the_table_has_ratios_of_pairs_goals_and_limits(module, group):
-    text = "\n".join(module("report").section("work", group))
+    text = "\n".join(module("report.page").section("work", group))
     assert (
         "| put | 1 | 1,000 | 300 msg/s | 300–400 | 2.50 |  | 64 | 16 | **2.00** (1.00–3.00) |"
         in (text)
@@ -535,7 +561,7 @@ def test_a_row_is_compared_with_the_one_that_it_names(module, group):
         row("LMDB", "peer", [10.0, 10.0, 10.0], beside="checked"),
         row("SQLite", "peer", [10.0, 10.0, 10.0], beside="not there"),
     ]
-    report = module("report")
+    report = module("report.page")
     text = report.section("work", group)
     last = {line.split(" | ")[0]: line.split(" | ")[-2:] for line in text if line[:2] == "| "}
     assert last["| many"] == ["**3.00** (2.00–4.00)", "**2.67** (1.50–3.00) |"]
@@ -549,20 +575,20 @@ def test_a_row_is_compared_with_the_one_that_it_names(module, group):
 
 def test_a_goal_over_several_rows_is_over_the_fastest(module, group):
     group["rows"][1]["goals"] = [[2.0, "4.9.3", "locked"]]
-    text = module("report").section("work", group)
+    text = module("report.page").section("work", group)
     assert "- goal of *put*: 2 × 4.9.3; measured 2.00: reached" in text
     group["rows"].append(row("locked", "base", [200.0, 250.0, 400.0]))
-    text = module("report").section("work", group)
+    text = module("report.page").section("work", group)
     assert "- goal of *put*: 2 × locked (the fastest of 2); measured 1.50: **not reached**" in text
     group["rows"][-1]["rates"] = [20.0, 20.0, 20.0]
-    text = module("report").section("work", group)
+    text = module("report.page").section("work", group)
     assert "- goal of *put*: 2 × 4.9.3 (the fastest of 2); measured 2.00: reached" in text
 
 
 def test_a_goal_may_be_a_rate(module, group):
     group["rows"][1]["floors"] = [[300.0, "msg/s"], [10_000_000.0, "msg/s"], [2.5, "GB/s"]]
     group["rows"][2]["floors"] = [[3.0, "GB/s"]]
-    text = module("report").section("work", group)
+    text = module("report.page").section("work", group)
     assert "- goal of *put*: 300 msg/s; measured 300: reached" in text
     assert "- goal of *put*: 10,000,000 msg/s; measured 300: **not reached**" in text
     assert "- goal of *put*: 2.5 GB/s; measured 2.50: reached" in text
@@ -570,7 +596,7 @@ def test_a_goal_may_be_a_rate(module, group):
 
 
 def test_a_value_near_a_goal_has_the_digits_that_differ(module):
-    measured = module("report")._measured
+    measured = module("report.page")._measured
     assert measured(1.996, 2.0) == "measured 1.996: **not reached**"
     assert measured(2.0, 2.0) == "measured 2.00: reached"
     assert measured(1.99, 2.0) == "measured 1.99: **not reached**"
@@ -594,7 +620,7 @@ def test_ratios_of_latencies_are_of_pairs(module, group):
         row("put", "ours", [1.0] * 3, latencies_us=ours | {"p99": [2.0, 10.0, 4.0]}),
         row("4.9.3, reentrant lock", "base", [1.0] * 3, latencies_us=locked),
     ]
-    text = module("report").section("work", group)
+    text = module("report.page").section("work", group)
     line = next(line for line in text if line.startswith("| put |"))
     assert "| 1.00 | 4.00 | 7.00 | 900 |" in line
     assert line.endswith("| **2.00** (2.00–2.00) | **7.50** (1.00–10.0) |")
@@ -603,8 +629,10 @@ def test_ratios_of_latencies_are_of_pairs(module, group):
 
 
 def test_the_page_names_what_does_not_fit_into_memory(module, group):
-    report = module("report")
-    record = module("record").Record({"1": {"dirty limit": "4.0 GiB", "memory": "24 GiB"}}, {})
+    report = module("report.page")
+    record = module("report.record").Record(
+        {"1": {"dirty limit": "4.0 GiB", "memory": "24 GiB"}}, {}
+    )
     group |= {"run": "1", "axis": "messages", "at": 1, "note": "a note"}
     assert list(report._size_notes(group, record)) == []
     group |= {"written_bytes": 5 << 30, "read_bytes": 36 << 30}
@@ -619,14 +647,14 @@ def test_the_page_names_what_does_not_fit_into_memory(module, group):
 
 def test_a_limit_far_above_ours_leaves_the_row_open(module, group):
     group["rows"][2]["rates"] = [600.0, 800.0, 600.0]
-    text = module("report").section("work", group)
+    text = module("report.page").section("work", group)
     assert "- limits of *put*: C 2.00 ×: below the limit" in text
 
 
 def test_a_limit_that_names_a_row_limits_this_row_alone(module, group):
     group["rows"][2]["beside"] = "other"
     group["rows"].append(row("other", "ours", [1000.0, 1000.0, 1000.0]))
-    text = "\n".join(module("report").section("work", group))
+    text = "\n".join(module("report.page").section("work", group))
     assert "limits of *put*" not in text
     assert "- limits of *other*: C " in text
 
@@ -636,14 +664,16 @@ def test_of_several_limits_the_fastest_decides_and_threads_are_compared_with_the
 ):
     rates = [600.0, 800.0, 600.0]
     group["rows"].append(row("D", "limit", rates, threads="2"))
-    assert "- limits of *put*: C 1.10 ×: at the limit" in module("report").section("work", group)
+    assert "- limits of *put*: C 1.10 ×: at the limit" in module("report.page").section(
+        "work", group
+    )
     group["rows"][1]["threads"] = "put + dispatch"
-    text = module("report").section("work", group)
+    text = module("report.page").section("work", group)
     assert "- limits of *put*: C 1.10 ×, D 2.00 ×: below the limit" in text
 
 
 def test_a_later_run_replaces_only_its_own_groups(module, group, tmp_path):
-    read = module("record").Record.read
+    read = module("report.record").Record.read
     record = read(tmp_path)
     record.begin({"when": "first"})
     record.add("a", group)
@@ -664,7 +694,7 @@ def test_a_later_run_replaces_only_its_own_groups(module, group, tmp_path):
 
 def test_the_plots_name_every_row(module, group, tmp_path):
     needs("matplotlib")
-    plot = module("plot")
+    plot = module("report.plot")
     plot.ratios({"work": group}, tmp_path / "bars.svg")
     bars = (tmp_path / "bars.svg").read_text(encoding="utf-8")
     assert all(f"work: {name}" in bars for name in ("put", "C", "empty"))
@@ -674,7 +704,7 @@ def test_the_plots_name_every_row(module, group, tmp_path):
 
 
 def test_the_page_shows_the_record_beside_it(module):
-    record = module("record").Record.read(ROOT / "docs")
+    record = module("report.record").Record.read(ROOT / "docs")
     page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     for name, group in record.groups.items():
         assert f"(`{name}`" in page
@@ -684,15 +714,15 @@ def test_the_page_shows_the_record_beside_it(module):
 
 @pytest.mark.parametrize(("bits", "taken"), [("111001", True), ("111110", False), ("", False)])
 def test_a_host_that_takes_back_free_pages_is_a_fact(module, tmp_path, bits, taken):
-    assert not module("machine").reports_free_pages(tmp_path)
+    assert not module("report.machine").reports_free_pages(tmp_path)
     device = tmp_path / "virtio0"
     device.mkdir()
     (device / "features").write_text(bits + "0" * 58 + "\n")
-    assert module("machine").reports_free_pages(tmp_path) == taken
+    assert module("report.machine").reports_free_pages(tmp_path) == taken
 
 
 def test_the_page_shows_what_sparks_side_gave(module, tmp_path):
-    report = module("report")
+    report = module("report.page")
     docs = tmp_path / "docs"
     docs.mkdir()
     docs.joinpath("benchmarks.json").write_bytes((ROOT / "docs" / "benchmarks.json").read_bytes())
@@ -710,4 +740,4 @@ def test_the_page_shows_what_sparks_side_gave(module, tmp_path):
 
 def test_unknown_work_is_refused():
     with pytest.raises(AssertionError, match="unknown group nothing"):
-        run("bench/run.py", "--only", "nothing")
+        run("-m", "bench", "--only", "nothing")
