@@ -9,6 +9,7 @@ from bench.catalog import queues
 from bench.catalog.opening import killed_curve
 from bench.catalog.properties import property_curve
 from bench.catalog.put import LMDB_LAYOUT, OURS_PUT, PUT_THREADS, RECORD_1K, RECORD_128
+from bench.catalog.queues import JAVA_PUT
 from bench.catalog.read import READ
 from bench.catalog.small_reads import index_file_groups
 from bench.model import Group, java, ours, peer
@@ -19,7 +20,6 @@ MESSAGES_LARGE = 50_000_000
 THREADS = (1, 2, 4, 16, 64)
 THREAD_MESSAGES = 1_000_000
 SYNC_MESSAGES_A_THREAD = 1_000
-JAVA_PUT = "putMessage, one call per message"
 LMDB_FOLLOW = f"a new read transaction, a cursor for each queue; {LMDB_LAYOUT}"
 FOLLOWED = (
     "only the reader is timed; 4.9.3 cannot open a store that another process writes, so it has no "

@@ -39,46 +39,40 @@ CACHE = "Cache.push to one deque per queue, and Cache.set(key → entry); with t
 def put_peers(body: int, *, all_of_them: bool) -> tuple[Variant, ...]:
     """Return the peers, each in transactions of 1000 and with single puts."""
 
-    def one(name: str, words: str, share: float, **options: object) -> Variant:
-        return peer(name, {"what": "put", "body": body, **options}, words, share)
-
-    found = [
-        one("LMDB, 1000 a transaction", LMDB, 0.5, peer="lmdb", per_commit=1000),
-        one("SQLite, 1000 a transaction", SQLITE, 0.1, peer="sqlite", per_commit=1000),
-    ]
-    rust = {"what": "put", "body": body}
-    words = (
+    bodies = "transactions of 1000; **no {}, no tag, no CRC**"
+    single, thousand = "; one transaction per put", {"per_commit": 1000}
+    plain = {**thousand, "plain": 1}
+    rust = (
         "LocalFileMessageStore::put_message, each awaited; CRC, dispatch, index and flush service "
         "enabled; micro-batches (1.0.0: up to 32 puts or 50 µs) and timer wheel disabled, "
         "otherwise defaults"
     )
-    found.append(Variant("rocketmq-rust", "rust", rust, PUT_THREADS, words, share=0.1))
-    if not all_of_them:
-        return tuple(found)
-    found += [
-        one("LMDB, single puts", LMDB + "; one transaction per put", 0.1, peer="lmdb"),
-        one("SQLite, single puts", SQLITE + "; one transaction per put", 0.05, peer="sqlite"),
-        one(
-            "LMDB, bodies only",
-            "transactions of 1000; **no key database, no tag, no CRC**",
-            0.5,
-            peer="lmdb",
-            per_commit=1000,
-            plain=1,
-        ),
-        one(
-            "SQLite, bodies only",
-            "transactions of 1000; **no index on the key, no tag, no CRC**",
-            0.1,
-            peer="sqlite",
-            per_commit=1000,
-            plain=1,
-        ),
-        one("persist-queue", QUEUE_ONLY, 0.003, peer="persist_queue"),
-        one("diskcache, single puts", CACHE, 0.01, peer="diskcache"),
-        one("diskcache, 1000 a transaction", CACHE, 0.03, peer="diskcache", per_commit=1000),
+    work: Options = {"what": "put", "body": body}
+    found: list[tuple[str, str, Options, str, float]] = [
+        ("LMDB, 1000 a transaction", "lmdb", thousand, LMDB, 0.5),
+        ("SQLite, 1000 a transaction", "sqlite", thousand, SQLITE, 0.1),
     ]
-    return tuple(found)
+    more: list[tuple[str, str, Options, str, float]] = [
+        ("LMDB, single puts", "lmdb", {}, LMDB + single, 0.1),
+        ("SQLite, single puts", "sqlite", {}, SQLITE + single, 0.05),
+        ("LMDB, bodies only", "lmdb", plain, bodies.format("key database"), 0.5),
+        ("SQLite, bodies only", "sqlite", plain, bodies.format("index on the key"), 0.1),
+        ("persist-queue", "persist_queue", {}, QUEUE_ONLY, 0.003),
+        ("diskcache, single puts", "diskcache", {}, CACHE, 0.01),
+        ("diskcache, 1000 a transaction", "diskcache", thousand, CACHE, 0.03),
+    ]
+
+    def peers(rows: list[tuple[str, str, Options, str, float]]) -> list[Variant]:
+        return [
+            peer(name, {**work, "peer": which, **options}, words, share)
+            for name, which, options, words, share in rows
+        ]
+
+    return (
+        *peers(found),
+        Variant("rocketmq-rust", "rust", work, PUT_THREADS, rust, share=0.1),
+        *peers(more if all_of_them else []),
+    )
 
 
 def empty_call(options: Options, loop: str, beside: str = "") -> Variant:
@@ -108,40 +102,21 @@ def encoding_call(options: Options, loop: str, beside: str = "") -> Variant:
 def map_limits(record: int, body: int) -> tuple[Variant, ...]:
     """Return C programs that only fault pages in, store records and compute the CRC."""
     words = "C: CRC of the body and memcpy of the record into a mapped, allocated file; "
-    zeros = ", after writing zeros in chunks of 2 MiB"
-    options = {"record": record, "body": body}
-    program = "limit:map_store"
     alone, helped = "faults pages in itself", "a helper thread faults pages in ahead"
-    return (
-        Variant("C stores, 1 thread", program, options, "1", words + alone),
-        Variant(
-            "C stores, helper ahead",
-            program,
-            {**options, "helper": 1},
-            "store + page faults",
-            words + helped,
-        ),
-        Variant(
-            "C stores over zeros, 1 thread",
-            program,
-            {**options, "zeros": 1},
-            "1",
-            words + alone + zeros,
-        ),
-        Variant(
-            "C stores over zeros, helper ahead",
-            program,
-            {**options, "zeros": 1, "helper": 1},
-            "store + page faults",
-            words + helped + zeros,
-        ),
-        Variant(
-            "C writes",
-            program,
-            {**options, "write": 1},
-            "1",
-            "C: CRC of the body; records collected in a buffer of 256 KiB; pwrite of the buffer",
-        ),
+    zeros = ", after writing zeros in chunks of 2 MiB"
+    collected = "records collected in a buffer of 256 KiB; pwrite of the buffer"
+    both, over = "store + page faults", "C stores over zeros"
+    ways: tuple[tuple[str, str, Options, str], ...] = (
+        ("C stores, 1 thread", "1", {}, words + alone),
+        ("C stores, helper ahead", both, {"helper": 1}, words + helped),
+        (f"{over}, 1 thread", "1", {"zeros": 1}, words + alone + zeros),
+        (f"{over}, helper ahead", both, {"zeros": 1, "helper": 1}, words + helped + zeros),
+        ("C writes", "1", {"write": 1}, f"C: CRC of the body; {collected}"),
+    )
+    sizes = {"record": record, "body": body}
+    return tuple(
+        Variant(name, "limit:map_store", {**sizes, **more}, threads, text)
+        for name, threads, more, text in ways
     )
 
 

@@ -23,6 +23,10 @@ def _java(call: str, words: str) -> Variant:
     return java({"what": "small", "call": call}, "1", words)
 
 
+def _absent(files: int) -> Options:
+    return {"what": "absent", "files": files, **SMALL_FILES}
+
+
 def _both(call: str, words: str, name: str) -> tuple[Variant, Variant]:
     """Return the variants of a store that is open for writing and of a read-only one."""
     return (
@@ -152,22 +156,13 @@ SMALL_READ_GROUPS = (
         "absent_key",
         "Query absent keys in 30 index files",
         (
-            java(
-                {"what": "absent", "files": 30, **SMALL_FILES},
+            java(_absent(30), "1", "queryMessage"),
+            ours("query", _absent(30), "1", "Store.query"),
+            ours(
+                "query, read-only",
+                {**_absent(30), **READ_ONLY},
                 "1",
-                "queryMessage",
-            ),
-            *(
-                ours(
-                    name,
-                    {"what": "absent", "files": 30, **SMALL_FILES, **more},
-                    "1",
-                    words,
-                )
-                for name, more, words in (
-                    ("query", {}, "Store.query"),
-                    ("query, read-only", READ_ONLY, "Store.query; the store is read-only"),
-                )
+                "Store.query; the store is read-only",
             ),
         ),
         count=20_000,
@@ -206,27 +201,19 @@ SMALL_READ_GROUPS = (
 def index_file_groups() -> tuple[Group, ...]:
     """Return the points of the curve of index files."""
     words = "absent keys; each file of the index is looked at"
-    groups = []
-    for files in (1, 3, 10):
-        options = {"what": "absent", "files": files}
-        groups.append(
-            Group(
-                f"grow_index_files_{files}",
-                f"Query absent keys in {files} index files",
-                (
-                    java({**options, **SMALL_FILES}, "1", f"queryMessage, {words}"),
-                    ours(
-                        "query",
-                        {**options, **SMALL_FILES},
-                        "1",
-                        f"Store.query, {words}",
-                    ),
-                ),
-                count=50_000,
-                smoke=100,
-                unit="query",
-                axis="index files, absent keys",
-                at=files,
-            )
+    return tuple(
+        Group(
+            f"grow_index_files_{files}",
+            f"Query absent keys in {files} index files",
+            (
+                java(_absent(files), "1", f"queryMessage, {words}"),
+                ours("query", _absent(files), "1", f"Store.query, {words}"),
+            ),
+            count=50_000,
+            smoke=100,
+            unit="query",
+            axis="index files, absent keys",
+            at=files,
         )
-    return tuple(groups)
+        for files in (1, 3, 10)
+    )

@@ -1,5 +1,5 @@
-/* The protocol of bench/README.md for C programs: PROGRAM PATH NAME=VALUE ... prints {"ready": true}
- * and one line of JSON for each input line "round SECONDS"; "quit" ends it. */
+/* The protocol of bench/README.md for C programs: PROGRAM PATH NAME=VALUE ... prints
+ * {"ready": true} and one line of JSON for each input line "round SECONDS"; "quit" ends it. */
 #ifndef ROUNDS_H
 #define ROUNDS_H
 

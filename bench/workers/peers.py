@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.workers.workload import KEY_BASE, QUEUES, Clock, Result, Workload, serve, strides
+from bench.workers.workload import KEY_BASE, NEW_COUNT, QUEUES, Clock, Result, Workload, serve
 
 TAG = "TagA"
 #: Interval of FlushRealTimeService.
@@ -33,8 +33,6 @@ LMDB_MAP_SIZE = 16 << 30
 WAL_PAGES = 32_768
 #: Messages per transaction when filling a store to read.
 FILL_PER_COMMIT = 10_000
-#: Messages that are put between two reads, as in ours/follow.py.
-NEW_COUNT = 1_000
 
 
 class Item(NamedTuple):
@@ -123,13 +121,17 @@ class Lmdb(Peer):
         while not self._stopped.wait(FLUSH_INTERVAL_S):
             self._env.sync(True)
 
-    def put_all(self, body: bytes, first: int, count: int, per_commit: int) -> None:
+    def put_all(
+        self, body: bytes, first: int, count: int, per_commit: int, before: int = 0
+    ) -> None:
+        """Put messages as the others do, behind `before` ones."""
         offset, header, tag, crc32 = self.OFFSET.pack, self.HEADER.pack, TAG.encode(), zlib.crc32
         messages, keys, plain = self._messages, self._keys, self.plain
-        for start in range(0, count, per_commit):
+        stop = before + count
+        for start in range(before, stop, per_commit):
             with self._env.begin(write=True) as transaction:
                 put = transaction.put
-                for i in range(start, min(start + per_commit, count)):
+                for i in range(start, min(start + per_commit, stop)):
                     where = offset(i % QUEUES, i // QUEUES)
                     if plain:
                         put(where, body, db=messages)
@@ -138,16 +140,6 @@ class Lmdb(Peer):
                     record = header(crc32(body), len(tag), len(key)) + tag + key + body
                     put(where, record, db=messages)
                     put(key, where, db=keys)
-
-    def put_more(self, body: bytes, first: int, count: int) -> None:
-        """Put the messages number `first` on in one transaction, after the `first` ones before."""
-        offset, header, tag, crc32 = self.OFFSET.pack, self.HEADER.pack, TAG.encode(), zlib.crc32
-        with self._env.begin(write=True) as transaction:
-            for i in range(first, first + count):
-                where, key = offset(i % QUEUES, i // QUEUES), f"k{i}".encode()
-                record = header(crc32(body), len(tag), len(key)) + tag + key + body
-                transaction.put(where, record, db=self._messages)
-                transaction.put(key, where, db=self._keys)
 
     def by_queue(self, queue_id: int, queue_offset: int) -> Item | None:
         with self._env.begin() as transaction:
@@ -429,7 +421,7 @@ class PeerWork(Workload):
     def __init__(self, path: Path, options: dict[str, str]) -> None:
         super().__init__(path, options)
         self._per_commit = int(options.get("per_commit", "1"))
-        self._base, self._at = KEY_BASE, 0
+        self._base = KEY_BASE
         work: dict[str, Callable[[], Result]] = {
             "put": self._put,
             "get": self._get,
@@ -483,8 +475,7 @@ class PeerWork(Workload):
 
     def _query(self) -> Result:
         answer = size = 0
-        numbers = strides(self._at, self._stored, self.count)
-        self._at = numbers[-1]
+        numbers = self.draw(self._stored)
         clock = Clock()
         for number in numbers:
             key = f"k{number}"
@@ -505,7 +496,7 @@ class PeerWork(Workload):
         seconds = cpu = 0.0
         for _ in range(self.count):
             first, self._stored = self._stored, self._stored + NEW_COUNT
-            peer.put_more(self.body, first, NEW_COUNT)
+            peer.put_all(self.body, 0, NEW_COUNT, NEW_COUNT, before=first)
             clock = Clock()
             for queue_id in range(QUEUES):
                 for item in peer.read(queue_id, first // QUEUES):
@@ -518,8 +509,7 @@ class PeerWork(Workload):
 
     def _small(self) -> Result:
         answer = size = 0
-        numbers = strides(self._at, self._stored, self.count)
-        self._at = numbers[-1]
+        numbers = self.draw(self._stored)
         by_queue = self._peer.by_queue
         clock = Clock()
         for number in numbers:

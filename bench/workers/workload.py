@@ -23,18 +23,12 @@ BASE_MS = 1_700_000_000_000
 STRIDE = 7919
 LONG_MAX = (1 << 63) - 1
 POLL_S = 0.001
+#: Messages that are put between two reads of a reader that follows.
+NEW_COUNT = 1_000
 #: Number of the first key: all keys have the same number of digits, all records the same size.
 KEY_BASE = 100_000_000
 #: Reported percentiles of the latencies.
 PERCENTILES = {"p50": 50.0, "p99": 99.0, "p99.9": 99.9, "max": 100.0}
-
-
-def strides(last: int, stored: int, count: int) -> list[int]:
-    """Return the numbers of the messages to query after `last`, the same as on the Java side.
-
-    Java computes each number in the timed loop, in about a nanosecond; Python computes them before.
-    """
-    return [(last + i * STRIDE) % stored for i in range(1, count + 1)]
 
 
 class Result(NamedTuple):
@@ -79,6 +73,16 @@ class Workload:
         self.options = options
         self.count = int(options["count"])
         self.body = Random(1).randbytes(int(options.get("body", "1024")))
+        self._at = 0
+
+    def draw(self, stored: int) -> list[int]:
+        """Return the numbers of `count` of the `stored` messages, the same as on the Java side.
+
+        Java computes each number in the timed loop, in about a nanosecond; call this before it.
+        """
+        numbers = [(self._at + i * STRIDE) % stored for i in range(1, self.count + 1)]
+        self._at = numbers[-1]
+        return numbers
 
     def unit(self) -> Result:
         """Run one unit of work."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy
 
 import pyrocketstore
+from bench.workers.ours.stores import open_store
 from bench.workers.workload import QUEUES, TOPIC, Clock, Result, Workload, percentiles_us
 
 PUT_COUNT = 10_000
@@ -28,9 +29,7 @@ class Delayed(Workload):
         self._delay_ms = int(self._level.removesuffix("s")) * 1000
 
     def _open(self) -> pyrocketstore.Store:
-        return pyrocketstore.open(
-            self.path, message_delay_level=self._level, disk_max_used_space_ratio=95
-        )
+        return open_store(self.path, message_delay_level=self._level)
 
     def unit(self) -> Result:
         shutil.rmtree(self.path, ignore_errors=True)

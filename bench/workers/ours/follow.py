@@ -6,11 +6,8 @@ import shutil
 from pathlib import Path
 
 import pyrocketstore
-from bench.workers.workload import KEY_BASE, QUEUES, TOPIC, Clock, Result, Workload
-
-#: Messages that are put between two reads.
-NEW_COUNT = 1_000
-FILL_COUNT = 10_000
+from bench.workers.ours.stores import fill, open_store
+from bench.workers.workload import KEY_BASE, NEW_COUNT, QUEUES, TOPIC, Clock, Result, Workload
 
 
 class Follow(Workload):
@@ -23,11 +20,9 @@ class Follow(Workload):
     def __init__(self, path: Path, options: dict[str, str]) -> None:
         super().__init__(path, options)
         shutil.rmtree(path, ignore_errors=True)
-        self._writer = pyrocketstore.open(path, disk_max_used_space_ratio=95)
+        self._writer = open_store(path)
         self._number = KEY_BASE
-        stored = int(options["stored"])
-        for first in range(0, stored, FILL_COUNT):
-            self._put(min(FILL_COUNT, stored - first))
+        self._put(int(options["stored"]))
         self._writer.flush()
         self._reader = self._open()
         self._ends = [self._reader.max_offset(TOPIC, queue_id) for queue_id in range(QUEUES)]
@@ -36,14 +31,7 @@ class Follow(Workload):
         return pyrocketstore.open(self.path, read_only=True)
 
     def _put(self, count: int) -> None:
-        numbers = range(self._number, self._number + count)
-        self._writer.put_many(
-            TOPIC,
-            [self.body] * count,
-            queue_ids=[number % QUEUES for number in numbers],
-            tags=["TagA"] * count,
-            keys=[f"k{number}" for number in numbers],
-        )
+        fill(self._writer, self.body, range(self._number, self._number + count))
         self._number += count
         self._writer.wait_dispatched()
 

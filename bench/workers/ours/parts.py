@@ -19,7 +19,6 @@ from bench.workers.workload import (
     Clock,
     Result,
     Workload,
-    strides,
 )
 from pyrocketstore import MessageStoreConfig
 from pyrocketstore.consume_queue.queue import ConsumeQueue
@@ -60,7 +59,6 @@ class Index(Workload):
         super().__init__(path, options)
         self._slots = int(options.get("slots", "5000000"))
         self._indexes = int(options.get("indexes", "20000000"))
-        self._at = 0
         path.mkdir(parents=True, exist_ok=True)
         if options["what"] != "index_put":
             self._stored = int(options["stored"])
@@ -94,9 +92,7 @@ class Index(Workload):
         return Result(self.count, 20 * self.count, seconds, last, cpu)
 
     def _select(self) -> Result:
-        numbers = strides(self._at, self._stored, self.count)
-        self._at = numbers[-1]
-        keys = [f"T#k{number}" for number in numbers]
+        keys = [f"T#k{number}" for number in self.draw(self._stored)]
         select = self._filled.select_phy_offset
         clock = Clock()
         hits = 0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy
 
-import pyrocketstore
+from bench.workers.ours.stores import open_store
 from bench.workers.workload import QUEUES, TOPIC, Clock, Result, Workload, percentiles_us
 
 
@@ -23,7 +23,7 @@ class Poll(Workload):
         super().__init__(path, options)
         shutil.rmtree(path, ignore_errors=True)
         self._apart = 1 / int(options["pace"])
-        self._store = pyrocketstore.open(path, disk_max_used_space_ratio=95)
+        self._store = open_store(path)
         self._consumer = self._store.consumer("bench", TOPIC)
 
     def unit(self) -> Result:

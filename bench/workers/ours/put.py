@@ -16,6 +16,7 @@ import numpy
 
 import pyrocketstore
 from bench.workers.ours import properties
+from bench.workers.ours.stores import StoreWork, open_store
 from bench.workers.workload import (
     KEY_BASE,
     LONG_MAX,
@@ -55,13 +56,12 @@ class Put(Workload):
 
     def unit(self) -> Result:
         shutil.rmtree(self.path, ignore_errors=True)
-        settings: dict[str, Any] = {"disk_max_used_space_ratio": 95}
+        settings: dict[str, Any] = {"unique_key": "unique" in self.options}
         if self.options.get("sync"):
             settings["flush_disk_type"] = pyrocketstore.FlushDiskType.SYNC_FLUSH
-        settings["unique_key"] = "unique" in self.options
         keep = "keep" in self.options
         base, self._base = self._base, self._base + self.count * (not keep)
-        with pyrocketstore.open(self.path, **settings) as store:
+        with open_store(self.path, **settings) as store:
             clock = Clock()
             self._work(store, base)
             self._await_found(store, base)
@@ -175,19 +175,19 @@ class Put(Workload):
             time.sleep(POLL_S)
 
 
-class PutIntoOpen(Put):
+class PutIntoOpen(StoreWork, Put):
     """Put into one store that stays open; its queues exist before the first round."""
 
     def __init__(self, path: Path, options: dict[str, str]) -> None:
         super().__init__(path, {**options, "what": "put"})
         shutil.rmtree(path, ignore_errors=True)
-        self._store = pyrocketstore.open(path, disk_max_used_space_ratio=95)
+        self.store = open_store(path)
         for queue_id in range(self._queues):
-            self._store.put(TOPIC, self.body, queue_id=queue_id, keys=f"first{queue_id}")
-        self._store.wait_dispatched()
+            self.store.put(TOPIC, self.body, queue_id=queue_id, keys=f"first{queue_id}")
+        self.store.wait_dispatched()
 
     def unit(self) -> Result:
-        store = self._store
+        store = self.store
         base, self._base = self._base, self._base + self.count
         before = self._total()
         clock = Clock()
@@ -198,10 +198,7 @@ class PutIntoOpen(Put):
         return Result(self.count, self.count * len(self.body), seconds, found, cpu)
 
     def _total(self) -> int:
-        return sum(self._store.max_offset(TOPIC, queue_id) for queue_id in range(self._queues))
-
-    def close(self) -> None:
-        self._store.close()
+        return sum(self.store.max_offset(TOPIC, queue_id) for queue_id in range(self._queues))
 
 
 class NewTopics(Workload):
@@ -219,7 +216,7 @@ class NewTopics(Workload):
     def unit(self) -> Result:
         self._units += 1
         path = self.path / str(self._units)
-        with pyrocketstore.open(path, disk_max_used_space_ratio=95) as store:
+        with open_store(path) as store:
             put, body = store.put, self.body
             clock = Clock()
             for i in range(self.count):

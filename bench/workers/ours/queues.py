@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy
 
 import pyrocketstore
+from bench.workers.ours.stores import StoreWork, open_store
 from bench.workers.workload import POLL_S, TOPIC, Clock, Result, Workload
 from pyrocketstore.cli.inspect import queue_rows, queue_spans
 from pyrocketstore.config.message_store_config import MessageStoreConfig
@@ -44,7 +45,7 @@ class OpenQueues(Workload):
         return Result(self.count, 0, seconds, total, cpu)
 
 
-class QueueRows(Workload):
+class QueueRows(StoreWork):
     """List the queues of each topic, and with `rows` make the rows of `info`: offsets and times."""
 
     def __init__(self, path: Path, options: dict[str, str]) -> None:
@@ -53,54 +54,46 @@ class QueueRows(Workload):
         with pyrocketstore.open(path) as store:
             for i in range(self.count):
                 store.put(f"{TOPIC}{i // TOPIC_QUEUES}", self.body, queue_id=i % TOPIC_QUEUES)
-        self._store = pyrocketstore.open(path, read_only=True)
+        self.store = pyrocketstore.open(path, read_only=True)
 
     def unit(self) -> Result:
         clock = Clock()
         if "rows" in self.options:
-            found = sum(1 for _ in queue_rows(self._store, queue_spans(self._store)))
+            found = sum(1 for _ in queue_rows(self.store, queue_spans(self.store)))
         else:
-            found = sum(len(self._store.queues(topic)) for topic in self._store.topics())
+            found = sum(len(self.store.queues(topic)) for topic in self.store.topics())
         seconds, cpu = clock.stop()
         return Result(self.count, 0, seconds, found, cpu)
 
-    def close(self) -> None:
-        self._store.close()
 
-
-class FlushQueues(Workload):
+class FlushQueues(StoreWork):
     """Put to each queue of a store that stays open, and time the flush that follows."""
 
     def __init__(self, path: Path, options: dict[str, str]) -> None:
         super().__init__(path, options)
         shutil.rmtree(path, ignore_errors=True)
-        self._store = pyrocketstore.open(
-            path, disk_max_used_space_ratio=95, message_index_enable=False
-        )
+        self.store = open_store(path, message_index_enable=False)
         self._put_to_each()
-        self._store.flush()
+        self.store.flush()
 
     def _put_to_each(self) -> None:
         bodies = [self.body] * self.count
-        self._store.put_many(TOPIC, bodies, queue_ids=numpy.arange(self.count))
-        self._store.wait_dispatched()
+        self.store.put_many(TOPIC, bodies, queue_ids=numpy.arange(self.count))
+        self.store.wait_dispatched()
 
     def _total(self) -> int:
-        return sum(self._store.max_offset(TOPIC, queue_id) for queue_id in range(self.count))
+        return sum(self.store.max_offset(TOPIC, queue_id) for queue_id in range(self.count))
 
     def unit(self) -> Result:
         before = self._total()
         self._put_to_each()
         clock = Clock()
-        self._store.flush()
+        self.store.flush()
         seconds, cpu = clock.stop()
         return Result(self.count, 0, seconds, self._total() - before, cpu)
 
-    def close(self) -> None:
-        self._store.close()
 
-
-class LightQueues(Workload):
+class LightQueues(StoreWork):
     """Load a store of `count` light queues; "put_light": put one message into each of them."""
 
     def __init__(self, path: Path, options: dict[str, str]) -> None:
@@ -112,13 +105,13 @@ class LightQueues(Workload):
             "max_lmq_consume_queue_num": 2 * self.count,
         }
         self._names = [f"device-{i}" for i in range(self.count)]
-        self._store = pyrocketstore.open(path, **self._settings)
+        self.store = pyrocketstore.open(path, **self._settings)
         for first in range(0, self.count, NAMED):
             names = self._names[first : first + NAMED]
-            self._store.put(TOPIC, self.body, light_queues=names)
-        self._store.wait_dispatched()
+            self.store.put(TOPIC, self.body, light_queues=names)
+        self.store.wait_dispatched()
         if options["what"] == "open_light":
-            self._store.close()
+            self.store.close()
 
     def unit(self) -> Result:
         return self._put() if self.options["what"] == "put_light" else self._open()
@@ -136,18 +129,15 @@ class LightQueues(Workload):
         return Result(self.count, 0, seconds, total, cpu)
 
     def _put(self) -> Result:
-        put, body = self._store.put, self.body
+        put, body = self.store.put, self.body
         before = self._total()
         clock = Clock()
         for name in self._names:
             put(TOPIC, body, light_queues=[name])
-        while self._store.message_store.dispatch_behind_bytes() > 0:
+        while self.store.message_store.dispatch_behind_bytes() > 0:
             time.sleep(POLL_S)
         seconds, cpu = clock.stop()
         return Result(self.count, self.count * len(body), seconds, self._total() - before, cpu)
 
     def _total(self) -> int:
-        return sum(self._store.max_offset(f"%LMQ%{name}", 0) for name in self._names)
-
-    def close(self) -> None:
-        self._store.close()
+        return sum(self.store.max_offset(f"%LMQ%{name}", 0) for name in self._names)

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy
 
-import pyrocketstore
-from bench.workers.workload import QUEUES, TOPIC, Clock, Result, Workload, strides
+from bench.workers.ours.stores import StoreWork, open_store
+from bench.workers.workload import QUEUES, TOPIC, Clock, Result
 
 QUERY_MANY_COUNT = 1000
 
 
-class Reading(Workload):
+class Reading(StoreWork):
     """Work on an open store with `stored` messages."""
 
     timed_whole = True
@@ -23,10 +23,7 @@ class Reading(Workload):
     def __init__(self, path: Path, options: dict[str, str]) -> None:
         super().__init__(path, options)
         self.stored = int(options["stored"])
-        self.store = pyrocketstore.open(path, disk_max_used_space_ratio=95)
-
-    def close(self) -> None:
-        self.store.close()
+        self.store = open_store(path)
 
 
 class Get(Reading):
@@ -98,16 +95,6 @@ class Querying(Reading):
 
     timed_whole = False
 
-    def __init__(self, path: Path, options: dict[str, str]) -> None:
-        super().__init__(path, options)
-        self._at = 0
-
-    def draw(self) -> list[int]:
-        """Return the numbers for one unit of work."""
-        numbers = strides(self._at, self.stored, self.count)
-        self._at = numbers[-1]
-        return numbers
-
 
 class Query(Querying):
     """Query keys one by one; read body, tags, keys and one property of each hit.
@@ -118,7 +105,7 @@ class Query(Querying):
     def unit(self) -> Result:
         answer = size = 0
         query, checked = self.store.query, self.options["what"] == "query_checked"
-        numbers = self.draw()
+        numbers = self.draw(self.stored)
         clock = Clock()
         for number in numbers:
             key = f"k{number}"
@@ -138,7 +125,7 @@ class QueryMany(Querying):
 
     def unit(self) -> Result:
         hits = 0
-        drawn = self.draw()
+        drawn = self.draw(self.stored)
         clock = Clock()
         for first in range(0, self.count, QUERY_MANY_COUNT):
             numbers = drawn[first : first + QUERY_MANY_COUNT]
@@ -157,7 +144,7 @@ class QueryManyMessages(Querying):
 
     def unit(self) -> Result:
         answer = size = 0
-        drawn = self.draw()
+        drawn = self.draw(self.stored)
         clock = Clock()
         for first in range(0, self.count, QUERY_MANY_COUNT):
             keys = [f"k{number}" for number in drawn[first : first + QUERY_MANY_COUNT]]

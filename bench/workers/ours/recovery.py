@@ -7,15 +7,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pyrocketstore
+from bench.workers.ours.stores import fill, open_store
 from bench.workers.workload import LONG_MAX, QUEUES, TOPIC, Clock, Result, Workload
 from pyrocketstore import MessageStoreConfig
 from pyrocketstore.commit_log._scan import scan_file
 from pyrocketstore.config.message_store_config import detect_sizes
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 from pyrocketstore.system.env import Env
-
-PUT_COUNT = 10_000
 
 
 class Scan(Workload):
@@ -78,20 +76,9 @@ class OpenKilled(Workload):
 
     def __init__(self, path: Path, options: dict[str, str]) -> None:
         super().__init__(path, options)
-        self._keyless = "keyless" in options
         size = int(options.get("mappedFileSizeCommitLog", 1 << 30))
-        with pyrocketstore.open(
-            path, disk_max_used_space_ratio=95, mapped_file_size_commit_log=size
-        ) as store:
-            for first in range(0, self.count, PUT_COUNT):
-                numbers = range(first, min(first + PUT_COUNT, self.count))
-                store.put_many(
-                    TOPIC,
-                    [self.body] * len(numbers),
-                    queue_ids=[number % QUEUES for number in numbers],
-                    tags=None if self._keyless else ["TagA"] * len(numbers),
-                    keys=None if self._keyless else [f"k{number}" for number in numbers],
-                )
+        with open_store(path, mapped_file_size_commit_log=size) as store:
+            fill(store, self.body, range(self.count), plain="keyless" in options)
 
     def unit(self) -> Result:
         if "clean" not in self.options:

@@ -10,13 +10,14 @@ from typing import Any
 import numpy
 
 import pyrocketstore
-from bench.workers.workload import QUEUES, TOPIC, Clock, Result, Workload, strides
+from bench.workers.ours.stores import StoreWork
+from bench.workers.workload import QUEUES, TOPIC, Clock, Result
 
 PULL_COUNT = 32
 MANY_COUNT = 1000
 
 
-class SmallReads(Workload):
+class SmallReads(StoreWork):
     """Call one read method with offsets, times or keys that follow a stride; `call` names it.
 
     The answer is the number of right results.
@@ -26,7 +27,6 @@ class SmallReads(Workload):
         super().__init__(path, options)
         self.stored = int(options["stored"])
         self.store = pyrocketstore.open(path, read_only="read_only" in options)
-        self._at = 0
         store = self.store
         found = [list(store.read(TOPIC, queue_id)) for queue_id in range(QUEUES)]
         self._phy_offsets = [[m.phy_offset for m in messages] for messages in found]
@@ -46,8 +46,7 @@ class SmallReads(Workload):
         self._call = calls[options["call"]]
 
     def unit(self) -> Result:
-        numbers = strides(self._at, self.stored - PULL_COUNT * QUEUES, self.count)
-        self._at = numbers[-1]
+        numbers = self.draw(self.stored - PULL_COUNT * QUEUES)
         clock = Clock()
         answer = self._call(numbers)
         seconds, cpu = clock.stop()
@@ -129,11 +128,8 @@ class SmallReads(Workload):
                 answer += 1
         return answer
 
-    def close(self) -> None:
-        self.store.close()
 
-
-class KeyQueries(Workload):
+class KeyQueries(StoreWork):
     """Query a store of its own: absent keys, or one key of all messages in an old window."""
 
     def __init__(self, path: Path, options: dict[str, str]) -> None:
@@ -156,7 +152,6 @@ class KeyQueries(Workload):
         if self._is_absent and len(files) != int(options["files"]):
             raise SystemExit(f"{len(files)} index files, not {options['files']}")
         self._before = next(iter(self.store.read(TOPIC))).store_timestamp - 1000
-        self._at = 0
 
     def unit(self) -> Result:
         query, answer = self.store.query, 0
@@ -170,6 +165,3 @@ class KeyQueries(Workload):
                 answer += not query(TOPIC, "k", begin=10**11, end=self._before)
         seconds, cpu = clock.stop()
         return Result(self.count, 0, seconds, answer, cpu)
-
-    def close(self) -> None:
-        self.store.close()

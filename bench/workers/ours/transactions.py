@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 
-import pyrocketstore
+from bench.workers.ours.stores import open_store
 from bench.workers.workload import QUEUES, TOPIC, Clock, Result, Workload
 
 
@@ -13,7 +13,7 @@ class Transactions(Workload):
 
     def unit(self) -> Result:
         shutil.rmtree(self.path, ignore_errors=True)
-        with pyrocketstore.open(self.path, disk_max_used_space_ratio=95) as store:
+        with open_store(self.path) as store:
             clock = Clock()
             for i in range(self.count):
                 store.prepare(
