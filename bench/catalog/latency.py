@@ -4,74 +4,64 @@ from __future__ import annotations
 
 from bench.catalog.put import PUT_THREADS, RECORD_1K
 from bench.catalog.sync import JAVA_SYNC, LOCK, LOCKED, OURS_SYNC, SPINS, WAITS
-from bench.model import Group, Options, java, ours
+from bench.model import Group, Options, Variant, java, ours
 
 JAVA_TIMED = "each putMessage timed with System.nanoTime"
 OURS_TIMED = "each Store.put timed with perf_counter_ns"
-PACE: Options = {"pace": 20_000}
 PACED = "; the loop sleeps for a millisecond when it is ahead of its pace"
+FULL_SPEED: Options = {"what": "latency", "body": 1024}
+PACED_PUT: Options = {**FULL_SPEED, "pace": 20_000}
+JAVA_WAITS: Options = {**JAVA_SYNC, "what": "latency"}
+OURS_WAITS: Options = {**OURS_SYNC, "what": "latency"}
+MANY: Options = {"threads": 64}
+MANY_PUT = "64 put + dispatch"
+
+
+def _group(name: str, what: str, variants: tuple[Variant, ...], count: int, smoke: int) -> Group:
+    title = f"Latency of a put, 1 KiB, {what}"
+    return Group(name, title, variants, count, smoke, record=RECORD_1K, shows_latency=True)
+
+
 LATENCY_GROUPS = (
-    Group(
+    _group(
         "latency",
-        "Latency of a put, 1 KiB, async flush, one thread at full speed",
+        "async flush, one thread at full speed",
         (
-            java({"what": "latency", "body": 1024}, PUT_THREADS, JAVA_TIMED),
-            ours("put", {"what": "latency", "body": 1024}, PUT_THREADS, OURS_TIMED),
+            java(FULL_SPEED, PUT_THREADS, JAVA_TIMED),
+            ours("put", FULL_SPEED, PUT_THREADS, OURS_TIMED),
         ),
-        count=1_000_000,
-        smoke=2_000,
-        record=RECORD_1K,
-        shows_latency=True,
+        1_000_000,
+        2_000,
     ),
-    Group(
+    _group(
         "latency_paced",
-        "Latency of a put, 1 KiB, async flush, one thread, 20,000 puts a second for a minute",
+        "async flush, one thread, 20,000 puts a second for a minute",
         (
-            java({"what": "latency", "body": 1024, **PACE}, PUT_THREADS, JAVA_TIMED + PACED),
-            ours("put", {"what": "latency", "body": 1024, **PACE}, PUT_THREADS, OURS_TIMED + PACED),
+            java(PACED_PUT, PUT_THREADS, JAVA_TIMED + PACED),
+            ours("put", PACED_PUT, PUT_THREADS, OURS_TIMED + PACED),
         ),
-        count=1_200_000,
-        smoke=200,
-        record=RECORD_1K,
-        shows_latency=True,
+        1_200_000,
+        200,
     ),
-    Group(
+    _group(
         "latency_sync",
-        "Latency of a put, 1 KiB, sync flush, one thread",
+        "sync flush, one thread",
         (
-            java({**JAVA_SYNC, "what": "latency"}, PUT_THREADS, JAVA_TIMED),
-            ours("put", {**OURS_SYNC, "what": "latency"}, PUT_THREADS, OURS_TIMED),
+            java(JAVA_WAITS, PUT_THREADS, JAVA_TIMED),
+            ours("put", OURS_WAITS, PUT_THREADS, OURS_TIMED),
         ),
-        count=4_000,
-        smoke=20,
-        record=RECORD_1K,
-        shows_latency=True,
+        4_000,
+        20,
     ),
-    Group(
+    _group(
         "latency_sync64",
-        "Latency of a put, 1 KiB, sync flush, 64 putting threads",
+        "sync flush, 64 putting threads",
         (
-            java(
-                {**JAVA_SYNC, "what": "latency", "threads": 64},
-                "64 put + dispatch",
-                JAVA_TIMED + SPINS,
-            ),
-            ours(
-                "put",
-                {**OURS_SYNC, "what": "latency", "threads": 64},
-                "64 put + dispatch",
-                OURS_TIMED,
-            ),
-            java(
-                {**JAVA_SYNC, **LOCK, "what": "latency", "threads": 64},
-                "64 put + dispatch",
-                JAVA_TIMED + WAITS,
-                LOCKED,
-            ),
+            java({**JAVA_WAITS, **MANY}, MANY_PUT, JAVA_TIMED + SPINS),
+            ours("put", {**OURS_WAITS, **MANY}, MANY_PUT, OURS_TIMED),
+            java({**JAVA_WAITS, **LOCK, **MANY}, MANY_PUT, JAVA_TIMED + WAITS, LOCKED),
         ),
-        count=60_000,
-        smoke=128,
-        record=RECORD_1K,
-        shows_latency=True,
+        60_000,
+        128,
     ),
 )

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from bench.model import BASE, Group, java, ours, peer
+from bench.model import BASE, Group, Variant, java, ours, peer
 
 READ_PEERS = "with the same messages; bodies copied and their CRC checked"
 CHECKED_OBJECTS = "objects, CRC checked"
 READ = "body copied; tags, keys and one property read"
 CHECKED_QUERY = "query, CRC checked"
 OFFSETS = f"{BASE}, offsets"
+
+
+def _peers(what: str, beside: str, *rows: tuple[str, str, str, float]) -> list[Variant]:
+    return [
+        peer(name, {"what": what, "peer": which}, words, share, beside)
+        for name, which, words, share in rows
+    ]
+
+
 READ_GROUPS = (
     Group(
         "get",
@@ -38,32 +47,13 @@ READ_GROUPS = (
                 "1",
                 "Store.read; the zlib.crc32 of each body compared, as for the peers",
             ),
-            peer(
-                "LMDB",
-                {"what": "get", "peer": "lmdb"},
-                "cursor along each queue, " + READ_PEERS,
-                beside=CHECKED_OBJECTS,
-            ),
-            peer(
-                "SQLite",
-                {"what": "get", "peer": "sqlite"},
-                "SELECT … ORDER BY queue_offset, " + READ_PEERS,
-                0.2,
+            *_peers(
+                "get",
                 CHECKED_OBJECTS,
-            ),
-            peer(
-                "persist-queue",
-                {"what": "get", "peer": "persist_queue"},
-                "get() without task_done, " + READ_PEERS,
-                0.003,
-                CHECKED_OBJECTS,
-            ),
-            peer(
-                "diskcache",
-                {"what": "get", "peer": "diskcache"},
-                "get() of each entry, " + READ_PEERS,
-                0.03,
-                CHECKED_OBJECTS,
+                ("LMDB", "lmdb", f"cursor along each queue, {READ_PEERS}", 1.0),
+                ("SQLite", "sqlite", f"SELECT … ORDER BY queue_offset, {READ_PEERS}", 0.2),
+                ("persist-queue", "persist_queue", f"get() without task_done, {READ_PEERS}", 0.003),
+                ("diskcache", "diskcache", f"get() of each entry, {READ_PEERS}", 0.03),
             ),
         ),
         count=1_000_000,
@@ -104,19 +94,11 @@ READ_GROUPS = (
                 "1",
                 "Store.query; the zlib.crc32 of each body compared, as for the peers",
             ),
-            peer(
-                "LMDB",
-                {"what": "query", "peer": "lmdb"},
-                f"two gets in one transaction, CRC checked; {READ}",
-                0.2,
+            *_peers(
+                "query",
                 CHECKED_QUERY,
-            ),
-            peer(
-                "SQLite",
-                {"what": "query", "peer": "sqlite"},
-                f"SELECT … WHERE key=?, CRC checked; {READ}",
-                0.2,
-                CHECKED_QUERY,
+                ("LMDB", "lmdb", f"two gets in one transaction, CRC checked; {READ}", 0.2),
+                ("SQLite", "sqlite", f"SELECT … WHERE key=?, CRC checked; {READ}", 0.2),
             ),
         ),
         count=500_000,

@@ -29,6 +29,24 @@ def crc_limits() -> tuple[Variant, ...]:
 
 
 LOAD = "DefaultMessageStore.load() of the same files"
+
+
+def _load(what: str, title: str, removed: str, goal: float) -> Group:
+    words = "pinned to one processor"
+    return Group(
+        what,
+        title,
+        (
+            java({"what": what}, "1", f"{LOAD}; {removed} and checkpoint removed"),
+            ours("load", {"what": what}, "2", LOAD, goal),
+            ours("load, one processor", {"what": what, "cpus": 1}, "1", words),
+        ),
+        count=1_000_000,
+        smoke=2_000,
+        input=1_000_000,
+    )
+
+
 RECOVERY_GROUPS = (
     Group(
         "scan",
@@ -62,38 +80,11 @@ RECOVERY_GROUPS = (
         smoke=2_000,
         input=1_000_000,
     ),
-    Group(
+    _load(
         "rebuild",
         "Rebuild all queues and the index from the log, with CRC",
-        (
-            java({"what": "rebuild"}, "1", LOAD + "; queues, index and checkpoint removed"),
-            ours("load", {"what": "rebuild"}, "2", LOAD, 5.0),
-            ours(
-                "load, one processor",
-                {"what": "rebuild", "cpus": 1},
-                "1",
-                "pinned to one processor",
-            ),
-        ),
-        count=1_000_000,
-        smoke=2_000,
-        input=1_000_000,
+        "queues, index",
+        5.0,
     ),
-    Group(
-        "recover",
-        "Load after a crash, same start file",
-        (
-            java({"what": "recover"}, "1", LOAD + "; index and checkpoint removed"),
-            ours("load", {"what": "recover"}, "2", LOAD, 4.0),
-            ours(
-                "load, one processor",
-                {"what": "recover", "cpus": 1},
-                "1",
-                "pinned to one processor",
-            ),
-        ),
-        count=1_000_000,
-        smoke=2_000,
-        input=1_000_000,
-    ),
+    _load("recover", "Load after a crash, same start file", "index", 4.0),
 )
