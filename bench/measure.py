@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support.java_driver import JavaDriver, JavaUnavailable
-
 from bench.answers import compare
 from bench.model import Group, Options, Variant, worker_name
 from bench.paths import module_command
@@ -23,6 +21,7 @@ from bench.sizes import Sizes
 from bench.workers import compiled
 from bench.workers.compiled import Unavailable
 from bench.workers.process import Worker, WorkerEnded, alternate
+from tests.support.java_driver import JavaDriver, JavaUnavailable
 
 JAVA_HEAP = ("-Xms4g", "-Xmx4g")
 JAVA_HEAP_SMOKE = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
