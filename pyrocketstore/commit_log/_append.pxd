@@ -56,6 +56,7 @@ cdef class RecordBuffer:
     cdef uint8_t *data
     cdef int64_t capacity
     cdef int ensure(self, int64_t size) except -1
+    cdef bint grow(self, int64_t size) noexcept nogil
 
 
 cdef class CommitLogCore:
@@ -100,6 +101,13 @@ cdef class CommitLogCore:
     cdef int64_t slow_puts[PUT_TIME_BUCKETS]
     cdef int64_t slow_put_max_ms
     cdef int64_t lock_waited_ms
+    # of bytes that are copied from another log: `file` is NULL meanwhile, so that a put looks first
+    cdef readonly bint is_copying
+    cdef RecordBuffer partial           # the begin of a record that is not whole yet, or of a BLANK
+    cdef readonly int64_t partial_size  # its bytes so far, with the bytes behind a BLANK
+    cdef bint partial_waits             # it is whole, and waits for `begin_copied_file`
+    cdef int64_t begun_file             # first byte of the file of which that was called
+    cdef readonly int64_t waiting_timestamp     # store time of the record that waits, ms
 
     cdef void take_lock(self) noexcept
     cdef QueueSlot new_slot(self, TopicEntry entry, str topic, int64_t queue_id)
@@ -133,6 +141,17 @@ cdef class CommitLogCore:
     cdef void publish_indirect(self, rs_mapped_file *file, int64_t position,
                                int64_t timestamp) noexcept nogil
     cdef void ask_ahead(self, rs_mapped_file *file, int64_t position) noexcept nogil
+    cdef int copy_locked(self, const uint8_t *data, int64_t size, int64_t *at,
+                         int32_t *error) noexcept nogil
+    cdef int copy_records(self, const uint8_t *data, int64_t size, int64_t *at,
+                          int32_t *error) noexcept nogil
+    cdef int copy_partial(self, const uint8_t *data, int64_t size, int64_t *at,
+                          int32_t *error) noexcept nogil
+    cdef int take_partial(self, const uint8_t *data, int64_t size, int64_t *at,
+                          int64_t room) noexcept nogil
+    cdef int store_copied(self, rs_mapped_file *file, int64_t position, const uint8_t *data,
+                          int64_t size, int64_t end, int64_t timestamp) noexcept nogil
+    cdef int detach(self) except -1
 
 
 cdef extern from "group_commit.h" nogil:

@@ -1,6 +1,6 @@
 from collections.abc import Callable
 from typing import Any, Final, Self, final
-from typing_extensions import disjoint_base
+from typing_extensions import Buffer, disjoint_base
 
 from pyrocketstore.files._mapped_file import MappedFile
 from pyrocketstore.files.mapped_file_queue import MappedFileQueue
@@ -102,7 +102,19 @@ class CommitLogCore:
         queued: bool,
         expected: list[tuple[QueueSlot, int]] | None = None,
     ) -> tuple[int, int, int, int, int]: ...
-    def append_raw(self, data: bytes) -> tuple[int, int]: ...
+    @property
+    def copied_end(self) -> int: ...  # bytes
+    @property
+    def is_copying(self) -> bool: ...
+    @property
+    def partial_size(self) -> int: ...  # bytes
+    @property
+    def waiting_timestamp(self) -> int: ...  # Unix ms
+    def begin_copy(self) -> None: ...
+    def end_copy(self) -> None: ...
+    def drop_partial(self) -> int: ...
+    def begin_copied_file(self, file_from_offset: int) -> None: ...
+    def append_copied(self, data: Buffer, begin: int = 0) -> tuple[int, int, int]: ...
 
 @final
 class StoreTimes:

@@ -7,6 +7,7 @@ while it holds the lock.
 from functools import partial
 
 cimport cython
+from cpython.buffer cimport PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.object cimport PyObject
@@ -18,14 +19,19 @@ from libc.string cimport memcpy, memset
 from posix.fcntl cimport O_RDWR
 
 from pyrocketstore._rocketstore cimport (
+    RS_BAD_MAGIC,
+    RS_BAD_SIZE,
     RS_BLANK_MAGIC_CODE,
     RS_BUSY,
     RS_END_FILE_MIN_BLANK_LENGTH,
     RS_END_OF_FILE,
     RS_FILL_PAGES,
     RS_IO_ERROR,
+    RS_MESSAGE_MAGIC_CODE,
     RS_MESSAGE_MIN_SIZE,
     RS_NEED_FILE,
+    RS_NEED_PYTHON,
+    RS_NO_MEMORY,
     RS_OK,
     RS_RETRY,
     check_io,
@@ -44,12 +50,20 @@ from pyrocketstore._rocketstore cimport (
     rs_lock_try,
     rs_mapped_file,
     rs_msync,
+    rs_record,
     rs_store_be32,
     rs_store_release,
 )
+from pyrocketstore.arguments._numbers_and_bodies cimport hold_body
 from pyrocketstore.files._mapped_file cimport MappedFile, file_with
 from pyrocketstore.files._writes cimport store_records, write_records
-from pyrocketstore.record._record cimport HEADER_BYTES, patch_record, store_time_in
+from pyrocketstore.record._record cimport (
+    HEADER_BYTES,
+    check_record,
+    largest_record,
+    patch_record,
+    store_time_in,
+)
 from pyrocketstore.system._allocation cimport append_position, confirm, page_down
 from pyrocketstore.system._env cimport EnvTable, Event
 
@@ -123,6 +137,9 @@ cdef int64_t[PUT_TIME_BUCKETS - 1] PUT_TIME_BOUNDS = [
     0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10000
 ]
 
+# Copied bytes of another log are stored so many at a time (and one record), for one hold each.
+cdef int64_t COPY_BYTES = 1048576
+
 # Where a record goes that is not stored into a mapping.
 cdef enum:
     BUFFERED = 1    # the file's buffer: it is in the log for readers when that is committed
@@ -185,15 +202,22 @@ cdef class RecordBuffer:
         free(self.data)
 
     cdef int ensure(self, int64_t size) except -1:
-        cdef uint8_t *grown
-        if size > self.capacity:
-            size = size + (size >> 1) + 4096
-            grown = <uint8_t *>realloc(self.data, <size_t>size)
-            if grown == NULL:
-                raise MemoryError()
-            self.data = grown
-            self.capacity = size
+        if size > self.capacity and not self.grow(size):
+            raise MemoryError()
         return 0
+
+    cdef bint grow(self, int64_t size) noexcept nogil:
+        # False without memory for `size` bytes; what is in the buffer stays.
+        cdef uint8_t *grown
+        if size <= self.capacity:
+            return True
+        size = size + (size >> 1) + 4096
+        grown = <uint8_t *>realloc(self.data, <size_t>size)
+        if grown == NULL:
+            return False
+        self.data = grown
+        self.capacity = size
+        return True
 
 
 cdef Py_ssize_t rows_within(rs_run_row *rows, Py_ssize_t first, Py_ssize_t count,
@@ -203,6 +227,25 @@ cdef Py_ssize_t rows_within(rs_run_row *rows, Py_ssize_t first, Py_ssize_t count
     while count > first and rows[count - 1].position + rows[count - 1].size - base > room:
         count -= 1
     return count
+
+
+cdef int64_t copied_size(const uint8_t *p, int64_t room) noexcept nogil:
+    # The bytes of the record or the BLANK that begins at `p`, where at least 8 bytes are there and
+    # `room` bytes are left in the file; a negated status where neither may begin.
+    cdef int64_t size = rs_load_be32(p)
+    if is_blank(p):
+        # Another size is that of a log with other files: what follows would be taken for the rest.
+        return room if size == room else -RS_BAD_SIZE
+    if rs_load_be32(p + 4) != RS_MESSAGE_MAGIC_CODE:
+        return -RS_BAD_MAGIC
+    if (size < RS_MESSAGE_MIN_SIZE or size > largest_record()
+            or size + RS_END_FILE_MIN_BLANK_LENGTH > room):
+        return -RS_BAD_SIZE
+    return size
+
+
+cdef inline bint is_blank(const uint8_t *p) noexcept nogil:
+    return rs_load_be32(p + 4) == RS_BLANK_MAGIC_CODE
 
 
 cdef int check_rows(const uint8_t *records, int64_t size, int32_t count) except -1:
@@ -244,6 +287,8 @@ cdef class CommitLogCore:
         self.fd = -1
         self.recovered = {}     # (topic, queue id): next offset, until the queue is put to
         self.on_new_queue = on_new_queue
+        self.partial = RecordBuffer()
+        self.begun_file = -1
         self._ahead_owner = [appended]
         self.appended = appended.event
         self.lock = rs_lock_new()
@@ -408,17 +453,18 @@ cdef class CommitLogCore:
         self.take_lock()
         old = self.mapped_file
         self.mapped_file = mapped_file
-        self.file = NULL if mapped_file is None else &mapped_file.file
+        self.file = NULL if mapped_file is None or self.is_copying else &mapped_file.file
         self.indirect = 0
         if mapped_file is not None:
-            self.indirect = (BUFFERED if self.file.buffer != NULL else
+            self.indirect = (BUFFERED if mapped_file.file.buffer != NULL else
                              WRITTEN if fd >= 0 else 0)
         old_fd = self.fd
         self.fd = fd
         self.ahead_asked = 0
         if mapped_file is not None and self.indirect != BUFFERED:
-            rs_store_release(&self.end_offset,
-                             self.file.file_from_offset + rs_load_acquire(&self.file.wrote))
+            rs_store_release(
+                &self.end_offset,
+                mapped_file.file.file_from_offset + rs_load_acquire(&mapped_file.file.wrote))
         rs_lock_release(self.lock)
         self.let_go(old, old_fd)
 
@@ -870,36 +916,224 @@ cdef class CommitLogCore:
         self.give_buffer(buffer)
         return status, out.phy_offset, out.queue_offset, out.store_timestamp, -out.error
 
-    def append_raw(self, bytes data):
-        """Append bytes as they are at the end of the attached file: replication.
+    # ---- bytes of another log ------------------------------------------------------------------
 
-        Returns (status, errno). Source: RocketMQ 4.9.3 CommitLog#appendData.
+    @property
+    def copied_end(self):
+        """The physical offset of the next copied byte: the log's end, and a partial record."""
+        return self.appended_end + self.partial_size
+
+    def begin_copy(self):
+        """Let only `append_copied` write: a put gets RS_NEED_FILE, until `end_copy`."""
+        self.take_lock()
+        self.is_copying = True
+        self.file = NULL
+        rs_lock_release(self.lock)
+
+    def end_copy(self):
+        """Let puts write again. Raises StoreStateError within a record."""
+        if self.partial_size:
+            raise StoreStateError(f"the log ends within a record, after {self.partial_size} bytes")
+        self.take_lock()
+        self.is_copying = False
+        self.file = NULL if self.mapped_file is None else &self.mapped_file.file
+        rs_lock_release(self.lock)
+
+    def drop_partial(self):
+        """Forget the bytes of a record that is not whole; returns how many."""
+        cdef int64_t size
+        self.take_lock()
+        size = self.partial_size
+        self.partial_size = 0
+        self.partial_waits = False
+        rs_lock_release(self.lock)
+        return size
+
+    def begin_copied_file(self, int64_t file_from_offset):
+        """Let the first record of this file be stored: the checkpoint has `waiting_timestamp`."""
+        self.begun_file = file_from_offset
+
+    def append_copied(self, data, Py_ssize_t begin=0):
+        """Append bytes of another log from `data[begin]` on, after `begin_copy`.
+
+        Whole records are stored as they are; the begin of the last one is kept until the rest
+        comes. The bytes behind a BLANK are not stored.
+
+        Parameters
+        ----------
+        data : bytes-like; it does not change meanwhile
+
+        Returns
+        -------
+        (status, end, errno): everything before data[end] is taken. RS_OK; RS_NEED_FILE: attach the
+        next file; RS_NEED_PYTHON: call `begin_copied_file`; RS_IO_ERROR; another verdict: the bytes
+        from the partial record, or from `end` on, are no record of this position of the log.
+
+        Threads: one at a time; without the GIL. Source: RocketMQ 4.9.3 CommitLog#appendData.
         """
-        cdef int64_t size = PyBytes_GET_SIZE(data)
-        cdef const char *source = PyBytes_AS_STRING(data)
+        cdef Py_buffer view
+        cdef int64_t at = begin
+        cdef int32_t error = 0
+        cdef int status = RS_END_OF_FILE
+        if not self.is_copying:
+            raise StoreStateError("begin_copy was not called")
+        hold_body(data, &view, "data", -1)
+        try:
+            if not 0 <= begin <= view.len:
+                raise ValueError(f"begin {begin}: must be 0 to {view.len}")
+            while status == RS_END_OF_FILE:
+                with nogil:
+                    rs_lock_take(self.lock)
+                    status = self.copy_locked(<const uint8_t *>view.buf, view.len, &at, &error)
+                    rs_store_release(&self.hold, 0)
+                    rs_lock_release(self.lock)
+                if status == RS_END_OF_FILE:
+                    self.detach()
+        finally:
+            PyBuffer_Release(&view)
+        self.signal_appended()
+        return status, at, -error
+
+    cdef int detach(self) except -1:
+        # From a file that is full; no put knows it any more.
+        cdef MappedFile old = self.mapped_file
+        cdef int fd = self.fd
+        self.take_lock()
+        self.mapped_file = None
+        self.fd = -1
+        rs_lock_release(self.lock)
+        return self.let_go(old, fd)
+
+    cdef int copy_locked(self, const uint8_t *data, int64_t size, int64_t *at,
+                         int32_t *error) noexcept nogil:
+        # The caller holds the put lock. RS_END_OF_FILE: the file is full, and data may be left.
+        cdef int64_t before
         cdef int status = RS_OK
-        cdef int error = 0
-        cdef int64_t position
-        with nogil:
-            rs_lock_take(self.lock)
-            if self.file == NULL:
-                status = RS_NEED_FILE
-            elif size > self.file.file_size - append_position(self.file):
-                status = RS_END_OF_FILE
-            else:
-                position = append_position(self.file)
-                error = confirm(self.file, position + size)
-                if error >= 0:
-                    error = self.store_indirect(self.file, position, <const uint8_t *>source, size)
-                if error < 0:
-                    status = RS_IO_ERROR
-                else:
-                    self.publish_indirect(self.file, position + size,
-                                          rs_load_acquire(&self.file.store_timestamp))
-            rs_lock_release(self.lock)
-        if status == RS_OK:
-            self.signal_appended()
-        return status, -error
+        while status == RS_OK and (at[0] < size or self.partial_waits):
+            if self.mapped_file is None:
+                return RS_NEED_FILE
+            before = at[0]
+            if self.partial_size == 0:
+                status = self.copy_records(data, size, at, error)
+            if status == RS_OK and at[0] == before:
+                status = self.copy_partial(data, size, at, error)
+        return status
+
+    cdef int copy_records(self, const uint8_t *data, int64_t size, int64_t *at,
+                          int32_t *error) noexcept nogil:
+        # The next whole records, as many as are stored at once.
+        cdef rs_mapped_file *file = &self.mapped_file.file
+        cdef int64_t position = append_position(file)
+        cdef int64_t begin = at[0]
+        cdef int64_t end = begin
+        cdef int64_t timestamp = 0
+        cdef int64_t record_bytes
+        cdef rs_record record
+        cdef int status = RS_OK
+        while size - end >= RS_END_FILE_MIN_BLANK_LENGTH and end - begin < COPY_BYTES:
+            record_bytes = copied_size(data + end, file.file_size - position - (end - begin))
+            if record_bytes < 0:
+                status = <int>-record_bytes
+                break
+            if record_bytes > size - end or is_blank(data + end):
+                break
+            # Recovery would end the log before a body with another CRC.
+            status = check_record(data + end, record_bytes,
+                                  file.file_from_offset + position + end - begin, True, &record)
+            if status != RS_OK:
+                break
+            timestamp = record.store_timestamp
+            if position == 0 and end == begin and self.begun_file != file.file_from_offset:
+                self.waiting_timestamp = timestamp
+                return RS_NEED_PYTHON
+            end += record_bytes
+        if end > begin:
+            error[0] = self.store_copied(file, position, data + begin, end - begin,
+                                         position + end - begin, timestamp)
+            if error[0] < 0:
+                return RS_IO_ERROR
+            at[0] = end
+        return status
+
+    cdef int copy_partial(self, const uint8_t *data, int64_t size, int64_t *at,
+                          int32_t *error) noexcept nogil:
+        # Completes the partial record, or begins one, and stores it once it is whole.
+        cdef rs_mapped_file *file = &self.mapped_file.file
+        cdef int64_t position = append_position(file)
+        cdef int64_t room = file.file_size - position
+        cdef int64_t stored = RS_END_FILE_MIN_BLANK_LENGTH      # of a BLANK
+        cdef int64_t timestamp
+        cdef rs_record record
+        cdef bint ends_file
+        cdef int status
+        if not self.partial_waits:
+            status = self.take_partial(data, size, at, room)
+            if status != RS_OK or not self.partial_waits:
+                return status
+        ends_file = is_blank(self.partial.data)
+        if ends_file:
+            timestamp = rs_load_acquire(&file.appended_timestamp if self.indirect == BUFFERED
+                                        else &file.store_timestamp)
+        else:
+            stored = self.partial_size
+            status = check_record(self.partial.data, stored, file.file_from_offset + position,
+                                  True, &record)
+            if status != RS_OK:
+                self.partial_waits = False
+                return status
+            timestamp = record.store_timestamp
+            if position == 0 and self.begun_file != file.file_from_offset:
+                self.waiting_timestamp = timestamp
+                return RS_NEED_PYTHON
+        error[0] = self.store_copied(file, position, self.partial.data, stored,
+                                     file.file_size if ends_file else position + stored, timestamp)
+        self.partial_waits = False
+        if error[0] < 0:
+            return RS_IO_ERROR      # it is whole, and the next data try again
+        self.partial_size = 0
+        return RS_END_OF_FILE if ends_file else RS_OK
+
+    cdef int take_partial(self, const uint8_t *data, int64_t size, int64_t *at,
+                          int64_t room) noexcept nogil:
+        # Takes bytes until the record is whole, and sets `partial_waits` then. Its size is believed
+        # only as far as bytes come.
+        cdef int64_t wanted = RS_END_FILE_MIN_BLANK_LENGTH
+        cdef int64_t taken
+        while True:
+            if self.partial_size >= RS_END_FILE_MIN_BLANK_LENGTH:
+                wanted = copied_size(self.partial.data, room)
+                if wanted < 0:
+                    return <int>-wanted
+                if self.partial_size == wanted:
+                    self.partial_waits = True
+                    return RS_OK
+            taken = min(wanted - self.partial_size, size - at[0])
+            if taken == 0:
+                return RS_OK
+            if self.partial_size < RS_END_FILE_MIN_BLANK_LENGTH or not is_blank(self.partial.data):
+                if not self.partial.grow(self.partial_size + taken):
+                    return RS_NO_MEMORY
+                memcpy(self.partial.data + self.partial_size, data + at[0], <size_t>taken)
+            self.partial_size += taken
+            at[0] += taken
+
+    cdef int store_copied(self, rs_mapped_file *file, int64_t position, const uint8_t *data,
+                          int64_t size, int64_t end, int64_t timestamp) noexcept nogil:
+        # `end`, bytes into the file, is the next position.
+        cdef int error
+        self.begin_hold()
+        error = confirm(file, position + size)
+        self.write_failed = error >= 0
+        if error >= 0:
+            error = self.store_indirect(file, position, data, size)
+        if error < 0:
+            return error
+        if end == file.file_size:
+            file.data_end = position + size
+        self.publish_indirect(file, end, timestamp)
+        if end < file.file_size:
+            self.ask_ahead(file, end)
+        return 0
 
 
 # Store times of records, for searches by time.

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyrocketstore.commit_log._append import CommitLogCore, QueueSlot, StoreTimes
 from pyrocketstore.commit_log._puts import PutMessageResult, make_result
-from pyrocketstore.commit_log._scan import TopicMinOffsets
+from pyrocketstore.commit_log._scan import TopicMinOffsets, status_name
 from pyrocketstore.config.dledger import (
     ENTRY_HEADER_SIZE,
     ENTRY_MAGIC_CODE,
@@ -65,6 +66,8 @@ from pyrocketstore.system.signal_shield import shielded
 from pyrocketstore.system.stalls import NEXT_FILE, untimed
 
 if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
     from pyrocketstore.files._mapped_file import MappedFile
     from pyrocketstore.system.env import Env
 
@@ -82,6 +85,8 @@ POPULATE_ASYNC = 32 << 20
 CONFIRM_STEP_SYNC = 512 << 10
 #: How long a put waits for another put to create the next file (s).
 ROLL_TIMEOUT = 5.0
+#: The least time that the checkpoint accepts for the first record of a file (Unix ms).
+TIME_MIN = -(1 << 63) + 1
 #: Bytes at the start of a record that `record_mark` reads; they include the header.
 MARK_SIZE = 4096
 
@@ -139,6 +144,10 @@ def largest_record(config: MessageStoreConfig) -> int:
     """Return the size in bytes of the largest record that a store with these settings accepts."""
     room = config.mapped_file_size_commit_log - END_FILE_MIN_BLANK_LENGTH
     return min(config.max_message_size, room)
+
+
+class PartialRecordError(StoreStateError):
+    """A put while the log ends within a record, of which `append_data` has received a part."""
 
 
 def _before_new_queue(
@@ -229,6 +238,10 @@ class CommitLog:
         self.commit_buffers: Callable[[], None] = lambda: None
         #: called with the first byte of a file, and the time, before its first record
         self.begin_file: Callable[[int, int], None] = lambda offset, now_ms: None
+        #: called before the first put after `append_data`: waits until everything is dispatched
+        self.wait_dispatched: Callable[[], object] = lambda: None
+        #: called then: sets the next offset of each queue
+        self.set_next_offsets: Callable[[], None] = lambda: None
         self._roll_lock = threading.Lock()  # never held by a thread that runs signal handlers
         self._closed = False
         # Reentrant: a signal handler of the main thread may put while the lock is held. The put
@@ -318,6 +331,12 @@ class CommitLog:
     def get_appended_offset(self) -> int:
         """Return the end of the log, including buffered records that are not committed yet."""
         return self.core.appended_end
+
+    def get_data_end(self) -> int:
+        """Return the physical offset of the next byte that `append_data` accepts: the end of the
+        log, and the bytes of a record that is not whole yet.
+        """
+        return self.core.copied_end
 
     def commit_appended(self) -> None:
         """Commit buffered records, so that they can be read."""
@@ -601,6 +620,8 @@ class CommitLog:
             rolled = rolled or status == Status.END_OF_FILE
             try:
                 self.roll(len(records))
+            except PartialRecordError as failure:
+                return make_result(PutMessageStatus.SERVICE_NOT_AVAILABLE, error=failure)
             except (StoreIOError, StoreCorruptionError) as failure:
                 return make_result(
                     PutMessageStatus.CREATE_MAPEDFILE_FAILED,
@@ -624,33 +645,65 @@ class CommitLog:
 
         Raises StoreIOError if the next file cannot be created, or not in time; StoreCorruptionError
         if another file has its name. If a signal handler raises, the change of files continues in
-        its thread.
+        its thread. After `append_data`, also waits until its records are dispatched; raises
+        StoreStateError if the data end within a record.
         """
+        if self.core.is_copying:
+            self._continue_puts()
         shielded(lambda: self._roll(size))
 
+    def try_roll(self, size: int) -> int:
+        """As `roll`, for compiled callers: return the errno, 0 for none.
+
+        EEXIST: another file has the name of the next one. ESHUTDOWN: the store was closed, or no
+        put may follow the data of `append_data`.
+        """
+        try:
+            self.roll(size)
+        except StoreIOError as error:
+            return error.errno or errno.EIO
+        except StoreCorruptionError:
+            return errno.EEXIST
+        except StoreStateError:
+            return errno.ESHUTDOWN
+        return 0
+
     def _roll(self, size: int) -> None:
+        with self._rolling():
+            if self.core.fits(size) or self.core.is_copying:
+                return
+            self.core.seal(size)
+            file = self._next_file(0)
+            self._begin(file)
+            self.core.attach(file)
+
+    @contextlib.contextmanager
+    def _rolling(self) -> Iterator[None]:
+        """Hold `_roll_lock`, in the thread of a shielded call."""
         if not self._roll_lock.acquire(timeout=ROLL_TIMEOUT):
             raise StoreIOError(errno.ETIMEDOUT, "create", self.config.commit_log_path)
         try:
             if self._closed:
                 raise StoreStateError("the store is closed")
-            if self.core.fits(size):
-                return
-            self.core.seal(size)
-            with self.timed(NEXT_FILE):
-                file = self.mapped_file_queue.get_last_mapped_file(0)
-            if file is None:
-                error = None if self.allocate_service is None else self.allocate_service.last_error
-                if isinstance(error, StoreIOError):
-                    raise error
-                raise StoreIOError(errno.ETIMEDOUT, "create", self.config.commit_log_path)
-            if not file.has_buffer:
-                # Records of this file are readable at once: earlier ones must be committed first.
-                self.commit_buffers()
-            self._begin(file)
-            self.core.attach(file)
+            yield
         finally:
             self._roll_lock.release()
+
+    def _next_file(self, start_offset: int) -> MappedFile:
+        """Return the last file if it has room, else a new one; `start_offset` is that of the first
+        file of an empty log.
+        """
+        with self.timed(NEXT_FILE):
+            file = self.mapped_file_queue.get_last_mapped_file(start_offset)
+        if file is None:
+            error = None if self.allocate_service is None else self.allocate_service.last_error
+            if isinstance(error, StoreIOError):
+                raise error
+            raise StoreIOError(errno.ETIMEDOUT, "create", self.config.commit_log_path)
+        if not file.has_buffer:
+            # Records of this file are readable at once: earlier ones must be committed first.
+            self.commit_buffers()
+        return file
 
     def _begin(self, file: MappedFile) -> None:
         """Report a new file to the checkpoint before its first record, which is stored later."""
@@ -658,6 +711,96 @@ class CommitLog:
             now = self.env.now_ms()
             self.begin_file(file.file_from_offset, now)
             self.core.floor_ms = now
+
+    # ---- bytes of another log -----------------------------------------------------------------
+
+    def append_data(self, phy_offset: int, data: Buffer) -> int:
+        """Append bytes of another log, which may begin and end within a record; see
+        `DefaultMessageStore.append_data`. Nothing is flushed.
+
+        Returns `get_data_end()`. Source: RocketMQ 4.9.3 CommitLog#appendData.
+        """
+        return shielded(lambda: self._append_data(phy_offset, data))
+
+    def _append_data(self, phy_offset: int, data: Buffer) -> int:
+        core, at = self.core, 0
+        with self._rolling():
+            is_first = not self.mapped_file_queue.mapped_files and not core.partial_size
+            if not (phy_offset == core.copied_end or (is_first and self._may_begin(phy_offset))):
+                raise StoreFormatError(
+                    f"phy_offset {phy_offset}: the next byte of this log is {core.copied_end}"
+                )
+            core.begin_copy()
+            while True:
+                status, at, code = core.append_copied(data, at)
+                if status == Status.OK:
+                    return core.copied_end
+                if status == Status.NEED_FILE:
+                    file = self._next_file(phy_offset)
+                    if is_first:
+                        core.set_end_offset(file.file_from_offset)
+                        is_first = False
+                    core.attach(file)
+                elif status == Status.NEED_PYTHON:
+                    begin = core.appended_end
+                    self.begin_file(begin, max(core.waiting_timestamp, TIME_MIN))
+                    core.begin_copied_file(begin)
+                else:
+                    raise self._data_error(status, code)
+
+    def _may_begin(self, phy_offset: int) -> bool:
+        return phy_offset >= 0 and phy_offset % self.file_size == 0
+
+    def _data_error(self, status: int, code: int) -> Exception:
+        if status == Status.IO_ERROR:
+            return StoreIOError(code, self.core.failed_operation, self._last_path())
+        if status == Status.NO_MEMORY:
+            return MemoryError("no memory for the begin of a record")
+        self.core.drop_partial()
+        path, position = self.position_of(self.core.appended_end)
+        reason = (
+            f"{status_name(status)}: data of append_data are not records of a log whose files have"
+            f" {self.file_size} bytes; the log ends there"
+        )
+        return StoreCorruptionError(path, position, reason)
+
+    def drop_partial_record(self) -> int:
+        """Forget the bytes of a record of which `append_data` has received only a part.
+
+        Returns how many bytes that were. `get_data_end()` is then the end of the log.
+        """
+        return shielded(self.core.drop_partial)
+
+    def why_no_puts(self) -> PartialRecordError | None:
+        """Return the reason why no put is possible: `append_data` ended within a record; or
+        None.
+        """
+        size = self.core.partial_size
+        if size == 0:
+            return None
+        return PartialRecordError(
+            f"append_data has received {size} bytes of a record that is not complete: append the"
+            " rest of it, or drop it with drop_partial_record()"
+        )
+
+    def _continue_puts(self) -> None:
+        """Let puts write after `append_data`, with the queue offsets that follow its records.
+
+        The wait for the dispatcher holds no lock: a listener that it calls may put.
+        """
+        while self.core.is_copying:
+            end = self.core.copied_end
+            reason = self.why_no_puts()
+            if reason is not None:
+                raise reason
+            self.wait_dispatched()
+            shielded(partial(self._end_copy, end))
+
+    def _end_copy(self, end: int) -> None:
+        with self._rolling():
+            if self.core.is_copying and self.core.copied_end == end:
+                self.set_next_offsets()
+                self.core.end_copy()
 
     def _last_path(self) -> str:
         last = self.mapped_file_queue.get_last_mapped_file()

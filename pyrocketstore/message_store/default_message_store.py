@@ -47,6 +47,7 @@ from pyrocketstore.dispatch.observers import (
 from pyrocketstore.dispatch.reput import ReputMessageService
 from pyrocketstore.display import logger, printable, shown
 from pyrocketstore.errors import (
+    PutError,
     StoreError,
     StoreFormatError,
     StoreIOError,
@@ -147,6 +148,8 @@ from pyrocketstore.system.signal_shield import (
 from pyrocketstore.system.stalls import StallLog
 
 if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
     from pyrocketstore.consumer.consumer_filters import ConsumerFilters
     from pyrocketstore.message_store.broker_stats import BrokerStatsManager
     from pyrocketstore.message_store.store_stats import StoreStats
@@ -751,6 +754,8 @@ class DefaultMessageStore(StoreContext):
         if not self._loaded or self.is_started or self.allocate_service is None:
             raise StoreStateError("start() must be called once, after load()")
         self.reput_service = ReputMessageService(self.commit_log, self.dispatcher, self.appended)
+        self.commit_log.wait_dispatched = self._wait_for_copied
+        self.commit_log.set_next_offsets = self.recover_topic_queue_table
         self.dispatcher.call_after(self._observers())
         self._bound_dispatch()
         self.services = StoreServices(
@@ -950,6 +955,11 @@ class DefaultMessageStore(StoreContext):
         """The first error that ended a service, a queue or the index; None without one."""
         return self.failure or self.running_flags.cause
 
+    @property
+    def why_no_puts(self) -> BaseException | None:
+        """The reason why puts are refused, if an error or a partial record is one; else None."""
+        return self.why_not_writeable or self.commit_log.why_no_puts()
+
     def shutdown(self) -> None:
         """Stop the services, flush everything, and delete `abort`.
 
@@ -1140,11 +1150,12 @@ class DefaultMessageStore(StoreContext):
         """Return PUT_OK when a put may be tried; `has_room`: ignore how much is not flushed.
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#checkStoreStatus.
-        Differs: OS_PAGECACHE_BUSY also when more than `max_unforced_bytes` are not flushed.
+        Differs: OS_PAGECACHE_BUSY also when more than `max_unforced_bytes` are not flushed;
+        SERVICE_NOT_AVAILABLE also while the data of `append_data` end within a record.
         """
         if self.shutdown_flag or self.config.broker_role is BrokerRole.SLAVE:
             return PutMessageStatus.SERVICE_NOT_AVAILABLE
-        if not self.running_flags.is_writeable():
+        if not self.running_flags.is_writeable() or self.commit_log.core.partial_size:
             return PutMessageStatus.SERVICE_NOT_AVAILABLE
         if self.is_os_page_cache_busy() or (not has_room and self.async_puts.is_behind()):
             return PutMessageStatus.OS_PAGECACHE_BUSY
@@ -1177,6 +1188,79 @@ class DefaultMessageStore(StoreContext):
         began = self.env.monotonic_ms()
         result = self._checked_batch(batch)
         return self._noted(self._wait(result, batch.wait_store_msg_ok), began)
+
+    def append_data(self, phy_offset: int, data: Buffer) -> int:
+        """Append bytes of the log of another store, such as a slave receives from its master.
+
+        The data may be any part of that log: they may begin and end within a record and contain the
+        ends of files. Records are stored as they are, and dispatched once they are whole. Bytes of
+        a partial record are kept in memory until the rest of it arrives; meanwhile every put gets
+        SERVICE_NOT_AVAILABLE. A later put continues behind the copied records, with the queue
+        offsets that follow theirs.
+
+        Parameters
+        ----------
+        phy_offset : int, where the first byte belongs: `get_data_end()`, or in an empty log the
+            first byte of any file
+        data : bytes-like, one dimension; they must not change during the call
+
+        Returns
+        -------
+        int, the new `get_data_end()`
+
+        Raises
+        ------
+        StoreFormatError: `phy_offset` is another one
+        StoreCorruptionError: the data are not valid records of that position in a log with files of
+            this size. Whole records before them are stored; a partial record is dropped
+        StoreStateError: not started, read-only, or puts have ended
+        StoreTypeError, StoreIOError
+        PutError: the flush has failed
+
+        After each error `get_data_end()` is the physical offset at which the next data begin.
+
+        Threads: any, one at a time; without the GIL while it copies. Durability: under SYNC_FLUSH
+        whole records are durable on return; a partial record never survives the process.
+        Source: RocketMQ 4.9.3 DefaultMessageStore#appendToCommitLog.
+        Differs: raises where 4.9.3 returns False; 4.9.3 ignores `phy_offset`, and stores any data.
+        """
+        phy_offset = exact_int64("phy_offset", phy_offset)
+        self.check_started()
+        if self.shutdown_flag or not self.running_flags.is_writeable():
+            cause = self.why_not_writeable
+            raise StoreStateError(f"{self.root}: no data can be appended: {cause}") from cause
+        if self.async_puts.is_behind():
+            self.services.log_flush.flush_to_end()
+        end = self.commit_log.append_data(phy_offset, data)
+        stored = self.commit_log.get_appended_offset()
+        status = self.services.flush_service.handle_disk_flush(stored, True)
+        if status is not PutMessageStatus.PUT_OK:
+            raise PutError(status, True, 0, f"the log is not durable up to {stored}")
+        return end
+
+    def get_data_end(self) -> int:
+        """Return the physical offset at which the next data of `append_data` must begin.
+
+        It is `get_max_phy_offset()`, and the bytes that were received of a partial record.
+        """
+        return self.commit_log.get_data_end()
+
+    def drop_partial_record(self) -> int:
+        """Forget the bytes of a record of which `append_data` has received only a part.
+
+        Puts are possible again then. Call it when no further data of the same log will come, or
+        when they will come again from `get_max_phy_offset()` on. Returns how many bytes that were.
+        """
+        return self.commit_log.drop_partial_record()
+
+    def _wait_for_copied(self) -> None:
+        """Wait until the records of `append_data` are dispatched, before a put follows them."""
+        self.wait_dispatched()
+        if self.reput_service.is_unconfirmed():
+            raise StoreStateError(
+                f"{self.root}: records of append_data are behind the confirm offset, so that the"
+                " next queue offsets are unknown: call set_confirm_offset first"
+            )
 
     def _checked_put(
         self, message: MessageExtBrokerInner, *, has_room: bool = False
@@ -1229,7 +1313,7 @@ class DefaultMessageStore(StoreContext):
         """Return the result of a put that is not tried; None for one that is."""
         status = self.check_store_status(has_room=has_room)
         if status is not PutMessageStatus.PUT_OK:
-            return make_result(status, error=self.why_not_writeable)
+            return make_result(status, error=self.why_no_puts)
         error: StoreFormatError | MessageRefused | None = too_long
         if utf16_length(topic) > MAX_TOPIC_SIZE:
             error = topic_too_long(utf8_length(topic))

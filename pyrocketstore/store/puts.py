@@ -28,7 +28,6 @@ from pyrocketstore.commit_log.put_rules import (
 from pyrocketstore.display import shown
 from pyrocketstore.errors import (
     PutError,
-    StoreCorruptionError,
     StoreError,
     StoreFormatError,
     StoreIOError,
@@ -113,15 +112,7 @@ class SlowPuts:
 
     def roll(self, size: int) -> int:
         """Continue in the next file of the log; the errno where it cannot be made, else 0."""
-        try:
-            self.engine.commit_log.roll(size)
-        except StoreIOError as error:
-            return error.errno or errno.EIO
-        except StoreCorruptionError:
-            return errno.EEXIST  # the name of the next file is taken
-        except StoreStateError:
-            return errno.ESHUTDOWN  # a close beside this put
-        return 0
+        return self.engine.commit_log.try_roll(size)
 
     def timed_out(self, result: PutMessageResult) -> PutMessageResult:
         """Raise PutError for a put that is in the log and did not reach the device in time."""
@@ -230,7 +221,7 @@ class SlowPuts:
         if not stored:
             self.state.check()  # a close beside this put explains more than its status
         # A store that failed earlier refuses without an error of its own.
-        cause = result.error or self.engine.why_not_writeable
+        cause = result.error or self.engine.why_no_puts
         reason = "" if cause is None else str(cause)
         if isinstance(cause, MessageRefused):
             reason = cause.reason
@@ -278,7 +269,7 @@ class SlowPuts:
     def _refused(self, status: PutMessageStatus) -> PutError:
         """The error of a put of which nothing was tried. Raises StoreStateError: a close did."""
         self.state.check()
-        cause = self.engine.why_not_writeable
+        cause = self.engine.why_no_puts
         error = PutError(status, False, 0, "" if cause is None else str(cause))
         error.__cause__ = cause
         return error
@@ -402,7 +393,8 @@ class BatchPuts:
         if status == Status.BUSY:
             raise PutError(PutMessageStatus.OS_PAGECACHE_BUSY, False, done)
         if error == errno.ESHUTDOWN:
-            reason = f"from message {done} on: the store was closed meanwhile"
+            cause_of_all = self._engine.why_no_puts or "the store was closed meanwhile"
+            reason = f"from message {done} on: {cause_of_all}"
             slow.note_many(PutMessageStatus.SERVICE_NOT_AVAILABLE, done, began)
             raise PutError(PutMessageStatus.SERVICE_NOT_AVAILABLE, False, done, reason)
         path = self._engine.config.commit_log_path

@@ -62,7 +62,7 @@ def test_a_topic_of_malformed_bytes_is_forgotten_with_its_queue(tmp_path: Path) 
             record[at + 1 : at + 4] = b"T\xffb"
             struct.pack_into(">qq", record, 20, queue_offset, core.end)
             struct.pack_into(">q", record, 56, int(time.time() * 1000))
-            assert core.append_raw(bytes(record)) == (0, 0)
+            engine.append_data(core.end, record)
             engine.wait_dispatched()
 
         store.put("K", b"1")

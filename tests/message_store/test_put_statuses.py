@@ -281,30 +281,6 @@ def mapping_at(address: int) -> str:
     return ""
 
 
-def test_a_raw_append_that_fails_moves_nothing(tmp_path: Path) -> None:
-    """4.9.3 swallows the error and moves on over a hole of zeros."""
-    env = Env()
-    for settings in ({}, {"write_without_mmap": True}):
-        path = tmp_path / str(len(settings))
-        with pyrocketstore.open(path, env=env, **SIZES, **settings) as store:
-            low = store.message_store
-            record = bytes(low.select_one_message_by_offset(store.put("t", b"x").phy_offset))
-            end = low.get_max_phy_offset()
-            store.wait_dispatched()  # the queue has its file
-            file = low.commit_log.mapped_file_queue.mapped_files[-1]
-            file.wrote = file.wrote  # gives up what was allocated ahead
-            core = low.commit_log.core
-            with failing(env, "fallocate", errno.EIO), failing(env, "pwrite", errno.EIO):
-                assert core.append_raw(record)[1] == errno.EIO
-            assert low.get_max_phy_offset() == end
-            assert core.append_raw(record) == (0, 0)
-            assert low.get_max_phy_offset() == end + len(record)
-            # It names another place as its own, so it must not stay.
-            file.wrote = end
-            core.attach(file)
-            low.dispatcher.position = end
-
-
 BROADER = {**SIZES, "mapped_file_size_commit_log": 1 << 20}
 
 
