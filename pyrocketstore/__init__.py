@@ -93,6 +93,7 @@ if TYPE_CHECKING:  # `as`: a type checker takes the name as public
     from pyrocketstore.message_store.default_message_store import (
         DefaultMessageStore as DefaultMessageStore,
     )
+    from pyrocketstore.message_store.encoded_puts import PutResults as PutResults
     from pyrocketstore.reading.skipped import MessageReader as MessageReader
     from pyrocketstore.reading.skipped import SkippedMessages as SkippedMessages
     from pyrocketstore.reading.skipped import SkippedRange as SkippedRange
@@ -130,6 +131,7 @@ _NAMES = {
     """,
     "message_store.broker_stats": "BrokerStatsManager",
     "message_store.default_message_store": "DefaultMessageStore",
+    "message_store.encoded_puts": "PutResults",
     "reading.skipped": "MessageReader SkippedMessages SkippedRange",
     "record._message": """
         MessageExt decode_record encode_messages properties_to_string string_to_properties

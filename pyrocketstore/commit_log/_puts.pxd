@@ -48,6 +48,12 @@ cdef class Columns:
     cdef int32_t *flags             # NULL: all are 0
     cdef PropertyTexts texts
     cdef Py_ssize_t rows
+    # of messages whose properties are encoded already
+    cdef list entries               # the TopicEntry of each row; None: all have `topic`
+    cdef int32_t *sys_flags         # NULL: all are 0
+    cdef int64_t *born_timestamps   # ms; NULL: now
+    cdef list born_hosts            # bytes, as on disk; None: the one of the call
+    cdef uint8_t *alone             # 1: only the put of a single message does all it needs; or NULL
     cdef int take_body(self, Py_ssize_t i, object body) except -1
     cdef int take_queue_ids(self, object queue_ids) except -1
     cdef int set_flag(self, Py_ssize_t i, object flag) except -1
@@ -63,8 +69,14 @@ cdef struct encoded_row:
     const uint8_t *body
     int64_t body_size
     int64_t text_position
+    const uint8_t *topic
+    const uint8_t *born_host      # NULL: the one of the call
+    int64_t born_timestamp
     int32_t text_size
     int32_t flag
+    int32_t sys_flag
+    int32_t topic_size
+    int32_t born_host_size
 
 
 cdef class Chunk:
@@ -74,13 +86,29 @@ cdef class Chunk:
     cdef Py_ssize_t capacity
     cdef int64_t size
     cdef QueueSlot slot
-    cdef TopicEntry owner
+    cdef Columns owner
     cdef const uint8_t *texts
     cdef const uint8_t *bare      # of a row whose text_position is -1
     cdef int reserve(self, Py_ssize_t capacity) except -1
     cdef void clear(self) noexcept
     cdef Py_ssize_t fill(self, CommitLogCore core, rs_outgoing *template, Columns columns,
-                         Py_ssize_t first, RecordBuffer buffer, int64_t bytes_max) except -2
-    cdef QueueSlot slot_at(self, CommitLogCore core, Columns columns, Py_ssize_t i,
-                           QueueSlot last)
+                         Py_ssize_t first, Py_ssize_t stop, RecordBuffer buffer,
+                         int64_t bytes_max) except -2
+    cdef QueueSlot slot_at(self, CommitLogCore core, TopicEntry entry, Columns columns,
+                           Py_ssize_t i, QueueSlot last)
     cdef void encode(self, rs_outgoing *template, uint8_t *buffer) noexcept nogil
+
+
+cdef class ColumnAppends:
+    cdef CommitLogCore core
+    cdef rs_outgoing template
+    cdef object roll
+    cdef Chunk spare_chunk
+    cdef readonly Py_ssize_t failed_row
+    cdef int check_sizes(self, rs_outgoing *template, Columns columns,
+                         Py_ssize_t first=*) except -1
+    cdef Chunk take_chunk(self)
+    cdef int give_chunk(self, Chunk chunk) except -1
+    cdef TopicEntry entry_of(self, object topic, Py_ssize_t i, dict known, object is_ordinary)
+    cdef int take_encoded(self, Columns columns, Py_ssize_t i, object text, bint multi) except -1
+    cdef bint take_text(self, Columns columns, Py_ssize_t i, object text) except -1

@@ -3,6 +3,10 @@ from collections.abc import Callable
 from typing import Any, Final, Self, TypeVar
 from typing_extensions import disjoint_base
 
+import numpy as np
+import numpy.typing as npt
+
+from pyrocketstore.commit_log._append import CommitLogCore
 from pyrocketstore.errors import StoreFormatError
 from pyrocketstore.record._text import UniqueIds
 from pyrocketstore.results import AppendMessageStatus, PutMessageStatus
@@ -87,6 +91,7 @@ class Columns:
         flags: list[int] | None = None,
     ) -> Self: ...
     def __len__(self) -> int: ...
+    def rows_alone(self) -> bytes: ...  # uint8[n]
     @staticmethod
     def of_items(
         topic: str, items: list[Any], queue_id: int, ids: UniqueIds | None = None
@@ -94,3 +99,35 @@ class Columns:
 
 @disjoint_base
 class Chunk: ...
+
+@disjoint_base
+class ColumnAppends:
+    @property
+    def failed_row(self) -> int: ...
+    def __new__(
+        cls, core: CommitLogCore, store_host: object, roll: Callable[[int], int]
+    ) -> Self: ...
+    def append(
+        self,
+        columns: Columns,
+        first: int,
+        stop: int,
+        queue_offsets: npt.NDArray[np.int64],
+        phy_offsets: npt.NDArray[np.int64],
+        born_host: object | None = None,
+    ) -> tuple[int, int, int | Exception]: ...
+    def check(self, columns: Columns, first: int = 0, born_host: object | None = None) -> None: ...
+    def encoded(
+        self,
+        topics: list[str],
+        bodies: list[Any],  # bytes-like
+        queue_ids: list[int] | int,
+        texts: list[Any] | None,  # str or bytes-like
+        flags: list[int] | None,
+        sys_flags: list[int] | None,
+        born_timestamps: list[int] | None,  # Unix ms
+        born_hosts: list[Any] | None,
+        *,
+        multi: bool,
+        is_ordinary: Callable[[str], bool],
+    ) -> Columns: ...

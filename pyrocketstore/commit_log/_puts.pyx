@@ -5,15 +5,25 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem, PyDict_Size
 from cpython.object cimport PyObject
-from libc.stdint cimport INT32_MAX, INT32_MIN, int32_t, int64_t, uint8_t
+from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from pyrocketstore._rocketstore cimport (
+    RS_END_OF_FILE,
+    RS_HOST_V6_SIZE,
     RS_MAX_PROPERTIES_SIZE,
+    RS_NEED_FILE,
+    RS_NEED_PYTHON,
+    RS_OK,
+    RS_TOO_LARGE,
+    RS_TRANSACTION_COMMIT_TYPE,
+    RS_TRANSACTION_MASK,
+    RS_TRANSACTION_NOT_TYPE,
     rs_copy_short,
     rs_has_separator,
     rs_outgoing,
+    rs_properties,
 )
 from pyrocketstore.arguments._numbers_and_bodies cimport bytes_of, int_in
 from pyrocketstore.commit_log._append cimport (
@@ -21,9 +31,10 @@ from pyrocketstore.commit_log._append cimport (
     QueueSlot,
     RecordBuffer,
     TopicEntry,
+    rs_append,
     rs_run_row,
 )
-from pyrocketstore.record._record cimport encode_record, encoded_size
+from pyrocketstore.record._record cimport encode_record, encoded_size, scan_properties
 from pyrocketstore.record._text cimport (
     MAX_UNIQUE_ID_SIZE,
     UniqueIds,
@@ -34,14 +45,15 @@ from pyrocketstore.record._text cimport (
     utf8_of,
 )
 
-from pyrocketstore.arguments.scalars import QUEUE_ID_MAX as _QUEUE_ID_MAX
-from pyrocketstore.errors import StoreFormatError
+from pyrocketstore.arguments.scalars import QUEUE_ID_MAX as _QUEUE_ID_MAX, exact_text
+from pyrocketstore.errors import StoreError, StoreFormatError
 from pyrocketstore.record._text import put_properties
 from pyrocketstore.record.message import (
     MessageRefused,
     PROPERTIES_TOO_LONG as _TOO_LONG,
     check_tags,
     join_keys,
+    record_too_large,
 )
 from pyrocketstore.results import AppendMessageStatus, PutMessageStatus
 
@@ -189,6 +201,13 @@ cdef extern from "Python.h":
     Py_ssize_t PyUnicode_GET_LENGTH(object text)
 
 cdef int64_t QUEUE_ID_MAX = _QUEUE_ID_MAX
+
+# So many bytes are encoded and appended at a time: they stay in the cache from one to the other,
+# and the put lock is held for as long as copying them takes.
+cdef int64_t CHUNK_BYTES = 262144
+cdef Py_ssize_t CHUNK_ROWS = 1024
+# A row raises one of these. The caller receives any other exception, a signal handler's for one.
+cdef object ROW_ERRORS = (ArithmeticError, BufferError, StoreError, TypeError, ValueError)
 
 cdef Py_ssize_t MAX_ROWS = <Py_ssize_t>1 << 48
 
@@ -391,6 +410,9 @@ cdef class Columns:
     def __dealloc__(self):
         free(self.queue_ids)
         free(self.flags)
+        free(self.sys_flags)
+        free(self.born_timestamps)
+        free(self.alone)
 
     def __len__(self):
         return self.rows
@@ -483,6 +505,11 @@ cdef class Columns:
             raise MessageRefused("PROPERTIES_SIZE_EXCEEDED", f"message {i}: {_TOO_LONG}")
         return self.texts.end_row(size)
 
+    def rows_alone(self):
+        """uint8[n] as bytes: 1 for a row that must be put as a single message, which may refuse it.
+        """
+        return bytes(self.rows) if self.alone == NULL else self.alone[:self.rows]
+
     cdef bint add_item(self, Py_ssize_t i, dict item, UniqueIds ids) except -1:
         # False where the dict has other entries than the ordinary ones, or odd properties.
         cdef int known = 0
@@ -538,30 +565,39 @@ cdef class Chunk:
         self.owner = None
 
     cdef Py_ssize_t fill(self, CommitLogCore core, rs_outgoing *template, Columns columns,
-                         Py_ssize_t first, RecordBuffer buffer, int64_t bytes_max) except -2:
-        # Takes rows until so many bytes are full; -1: the first row is larger than a record may be.
+                         Py_ssize_t first, Py_ssize_t stop, RecordBuffer buffer,
+                         int64_t bytes_max) except -2:
+        # Takes rows before `stop` until so many bytes are full; -1: the first row is larger than a
+        # record may be.
         cdef int64_t bytes_total = 0
-        cdef int64_t size, text_position
-        cdef int64_t fixed
+        cdef int64_t size, text_position, fixed, now
         cdef Py_ssize_t i
-        cdef TopicEntry entry = core.topic_entry(columns.topic)
+        cdef TopicEntry entry = None
         cdef QueueSlot slot = None
         cdef encoded_row *part
         cdef rs_run_row *row
         self.clear()
-        self.owner = entry
-        template.topic = entry.data
-        template.topic_size = entry.size
+        self.owner = columns
+        if columns.entries is None:
+            entry = core.topic_entry(columns.topic)
+        template.topic_size = 0
         template.body_size = 0
         template.properties_size = 0
-        template.born_timestamp = core.env.table.now_ms()
         fixed = encoded_size(template)
-        while first + self.count < columns.rows and self.count < self.capacity:
+        now = core.env.table.now_ms()
+        while first + self.count < stop and self.count < self.capacity:
             i = first + self.count
             part = &self.parts[self.count]
             row = &self.rows[self.count]
-            slot = self.slot_at(core, columns, i, slot)
+            if columns.entries is not None:
+                entry = <TopicEntry>columns.entries[i]
+            slot = self.slot_at(core, entry, columns, i, slot)
+            part.topic = entry.data
+            part.topic_size = entry.size
             part.flag = 0 if columns.flags == NULL else columns.flags[i]
+            part.sys_flag = 0 if columns.sys_flags == NULL else columns.sys_flags[i]
+            part.born_timestamp = (
+                now if columns.born_timestamps == NULL else columns.born_timestamps[i])
             text_position = columns.texts.ends[i]
             part.text_position = text_position
             part.text_size = <int32_t>(columns.texts.ends[i + 1] - text_position)
@@ -571,7 +607,13 @@ cdef class Chunk:
             body = columns.bodies[i]
             part.body = <const uint8_t *>PyBytes_AS_STRING(<bytes>body)
             part.body_size = PyBytes_GET_SIZE(<bytes>body)
-            size = fixed + part.body_size + part.text_size
+            size = fixed + entry.size + part.body_size + part.text_size
+            part.born_host = NULL
+            if columns.born_hosts is not None:
+                host = columns.born_hosts[i]
+                part.born_host = <const uint8_t *>PyBytes_AS_STRING(<bytes>host)
+                part.born_host_size = <int32_t>PyBytes_GET_SIZE(<bytes>host)
+                size += part.born_host_size - template.born_host_size
             if part.body_size > 0x7FFFFFFF or size > core.max_message_size:
                 if self.count == 0:
                     return -1
@@ -591,18 +633,18 @@ cdef class Chunk:
         self.slot = slot
         return self.count
 
-    cdef QueueSlot slot_at(self, CommitLogCore core, Columns columns, Py_ssize_t i,
-                           QueueSlot last):
+    cdef QueueSlot slot_at(self, CommitLogCore core, TopicEntry entry, Columns columns,
+                           Py_ssize_t i, QueueSlot last):
         cdef int64_t queue_id = columns.queue_id
         cdef QueueSlot slot
         if columns.queue_ids != NULL:
             queue_id = columns.queue_ids[i]
-        if last is not None and last.queue_id == queue_id:
+        if last is not None and last.queue_id == queue_id and last.topic is entry.topic:
             return last
         # The entry's table keeps the slot for as long as the entry lives.
-        slot = self.owner.near(queue_id)
+        slot = entry.near(queue_id)
         if slot is None:
-            slot = core.slot_of(columns.topic, queue_id)
+            slot = core.slot_of(entry.topic, queue_id)
         return slot
 
     cdef void encode(self, rs_outgoing *template, uint8_t *buffer) noexcept nogil:
@@ -612,11 +654,292 @@ cdef class Chunk:
         memcpy(&message, template, sizeof(message))
         for i in range(self.count):
             part = &self.parts[i]
+            message.topic = part.topic
+            message.topic_size = part.topic_size
             message.body = part.body
             message.body_size = part.body_size
             message.properties = (
                 self.bare if part.text_position < 0 else self.texts + part.text_position)
             message.properties_size = part.text_size
             message.flag = part.flag
+            message.sys_flag = part.sys_flag
+            message.born_timestamp = part.born_timestamp
+            if part.born_host != NULL:
+                message.born_host_size = part.born_host_size
+                memcpy(message.born_host, part.born_host, part.born_host_size)
             message.queue_id = self.rows[i].queue_id
             encode_record(&message, buffer + self.rows[i].position)
+
+
+@cython.auto_pickle(False)
+@cython.no_gc_clear
+cdef class ColumnAppends:
+    """Appends columns of messages to a commit log, chunk by chunk.
+
+    Parameters
+    ----------
+    core : CommitLogCore
+    store_host : "ip:port", the store host, and the born host of messages without one
+    roll : callable(size) -> errno, attaches the next file of the log; 0 once it is attached
+
+    Attribute: `failed_row`, the row that raised the exception of the last RS_NEED_PYTHON.
+
+    Threads: any.
+    """
+
+    def __cinit__(self, CommitLogCore core not None, store_host, roll not None):
+        self.core = core
+        self.roll = roll
+        memset(&self.template, 0, sizeof(self.template))
+        self.template.store_host_size = fill_outgoing_host(
+            store_host, self.template.store_host, "store_host")
+        self.template.born_host_size = fill_outgoing_host(
+            store_host, self.template.born_host, "store_host")
+
+    def append(self, Columns columns not None, Py_ssize_t first, Py_ssize_t stop, queue_offsets,
+               phy_offsets, born_host=None):
+        """Append the rows from `first` on and before `stop`, in order.
+
+        Parameters
+        ----------
+        queue_offsets, phy_offsets : int64[n], filled at the numbers of the rows
+        born_host : "ip:port" or None
+
+        Returns
+        -------
+        (row, status, cause): rows before this one are in the log, and why it stopped (RS_OK: all
+        are); the cause is an errno, or with RS_NEED_PYTHON the exception of `failed_row`.
+        """
+        cdef Py_ssize_t done = 0
+        cdef Py_ssize_t count
+        cdef int64_t[::1] queue_view = queue_offsets
+        cdef int64_t[::1] phy_view = phy_offsets
+        cdef CommitLogCore core = self.core
+        cdef RecordBuffer buffer = core.take_buffer()
+        cdef rs_append out
+        cdef rs_outgoing template = self.template
+        cdef int status = RS_OK
+        cdef Chunk chunk = self.take_chunk()
+        memset(&out, 0, sizeof(out))
+        if not 0 <= first <= stop <= columns.rows:
+            raise ValueError(f"rows {first} to {stop} of {columns.rows}")
+        if queue_view.shape[0] < stop or phy_view.shape[0] < stop:
+            raise ValueError("the result columns are too short")
+        try:
+            if born_host is not None:
+                template.born_host_size = fill_outgoing_host(
+                    born_host, template.born_host, "born_host")
+            chunk.reserve(CHUNK_ROWS)
+            while first < stop:
+                try:
+                    count = chunk.fill(core, &template, columns, first, stop, buffer, CHUNK_BYTES)
+                except ROW_ERRORS as problem:
+                    self.failed_row = first + chunk.count
+                    return first, RS_NEED_PYTHON, problem
+                if count < 0:
+                    return first, RS_TOO_LARGE, 0
+                done = 0
+                with nogil:
+                    chunk.encode(&template, buffer.data)
+                    status = core.append_run(buffer.data, chunk.rows, count, &done,
+                                             &queue_view[first], &phy_view[first], &out)
+                while status != RS_OK:
+                    if status != RS_END_OF_FILE and status != RS_NEED_FILE:
+                        return first + done, status, -out.error
+                    errno = self.roll(chunk.rows[done].size)
+                    if errno:
+                        return first + done, status, errno
+                    with nogil:
+                        status = core.append_run(buffer.data, chunk.rows, count, &done,
+                                                 &queue_view[first], &phy_view[first], &out)
+                first += count
+        finally:
+            self.give_chunk(chunk)
+            core.give_buffer(buffer)
+        return stop, RS_OK, 0
+
+    def check(self, Columns columns not None, Py_ssize_t first=0, born_host=None):
+        """Raise MessageRefused for a row that no put could store; StoreFormatError for a
+        `born_host` that has no form on disk. The error counts the rows from `first`."""
+        cdef rs_outgoing template = self.template
+        if born_host is not None:
+            template.born_host_size = fill_outgoing_host(
+                born_host, template.born_host, "born_host")
+        self.check_sizes(&template, columns, first)
+
+    def encoded(self, list topics not None, list bodies not None, queue_ids, list texts or None,
+                list flags or None, list sys_flags or None, list born_timestamps or None,
+                list born_hosts or None, *, bint multi, is_ordinary not None):
+        """The columns of messages whose properties are encoded already.
+
+        Parameters
+        ----------
+        topics : list of str
+        bodies, queue_ids, flags : as of Columns
+        texts : list of str, bytes-like or None, the properties of each message; None: no properties
+        sys_flags, born_timestamps : lists of int, or None: 0, and the time of the append
+        born_hosts : list of hosts as of a message, or None: the store host
+        multi : bool, a message that names further queues must be put alone
+        is_ordinary : callable(topic), False for a topic whose puts may be refused
+
+        Raises StoreTypeError, StoreFormatError: a value has the wrong type or is out of its range.
+        The caller puts each row of `rows_alone` as a single message.
+        """
+        cdef Columns columns = Columns.__new__(Columns, "", bodies, queue_ids, None, None, None,
+                                               flags)
+        cdef Py_ssize_t rows = columns.rows
+        cdef Py_ssize_t i
+        cdef TopicEntry entry = None
+        cdef dict known = {}
+        cdef object last = self     # no topic
+        for column in (topics, texts, sys_flags, born_timestamps, born_hosts):
+            if column is not None and len(column) != rows:
+                raise StoreFormatError("the columns differ in length")
+        columns.texts = PropertyTexts(rows)
+        columns.alone = <uint8_t *>calloc(rows + 1, 1)
+        if sys_flags is not None:
+            columns.sys_flags = <int32_t *>malloc((rows + 1) * sizeof(int32_t))
+        if born_timestamps is not None:
+            columns.born_timestamps = <int64_t *>malloc((rows + 1) * sizeof(int64_t))
+        if columns.alone == NULL or (sys_flags is not None and columns.sys_flags == NULL) or (
+                born_timestamps is not None and columns.born_timestamps == NULL):
+            raise MemoryError()
+        if born_hosts is not None:
+            columns.born_hosts = host_column(born_hosts)
+        columns.entries = []
+        for i in range(rows):
+            topic = topics[i]
+            if topic is not last:
+                entry = self.entry_of(topic, i, known, is_ordinary)
+                last = topic
+            columns.entries.append(entry)
+            if sys_flags is not None:
+                columns.sys_flags[i] = <int32_t>int_in(sys_flags[i], INT32_MIN, INT32_MAX,
+                                                       "sys_flags", i)
+            if born_timestamps is not None:
+                columns.born_timestamps[i] = int_in(born_timestamps[i], INT64_MIN, INT64_MAX,
+                                                    "born_timestamps", i)
+            self.take_encoded(columns, i, None if texts is None else texts[i], multi)
+        return columns
+
+    cdef TopicEntry entry_of(self, object topic, Py_ssize_t i, dict known, object is_ordinary):
+        # None: not ordinary.
+        name = topic if type(topic) is str else exact_text(f"topics[{i}]", topic)
+        if name not in known:
+            known[name] = self.core.topic_entry(name) if is_ordinary(name) else None
+        return <TopicEntry>known[name]
+
+    cdef int take_encoded(self, Columns columns, Py_ssize_t i, object text, bint multi) except -1:
+        # The properties of a row, and whether it must be put alone.
+        cdef rs_properties properties
+        cdef PropertyTexts texts = columns.texts
+        cdef TopicEntry entry = <TopicEntry>columns.entries[i]
+        cdef int64_t begin = texts.ends[i]
+        cdef int64_t text_size, size
+        cdef int32_t kind = 0
+        columns.alone[i] = 1
+        if not self.take_text(columns, i, text):
+            return texts.end_row(0)
+        text_size = texts.ends[i + 1] - begin
+        if columns.sys_flags != NULL:
+            kind = columns.sys_flags[i] & RS_TRANSACTION_MASK
+        if entry is None or (
+                kind != RS_TRANSACTION_NOT_TYPE and kind != RS_TRANSACTION_COMMIT_TYPE):
+            return 0
+        if text_size:
+            scan_properties(texts.buffer.data + begin, text_size, &properties)
+            if properties.delay.size >= 0 or (multi and properties.multi_dispatch.size >= 0):
+                return 0
+        size = encoded_size(&self.template) + entry.size + text_size
+        size += PyBytes_GET_SIZE(<bytes>columns.bodies[i])
+        if text_size == 0:
+            size += self.core.bare_size
+        if columns.born_hosts is not None:
+            size += PyBytes_GET_SIZE(<bytes>columns.born_hosts[i]) - self.template.born_host_size
+        columns.alone[i] = size > self.core.max_message_size
+        return 0
+
+    cdef bint take_text(self, Columns columns, Py_ssize_t i, object text) except -1:
+        # False where the text is too long.
+        cdef PropertyTexts texts = columns.texts
+        cdef const uint8_t *p
+        cdef uint8_t *out
+        cdef Py_ssize_t size = 0
+        if text is None:
+            texts.end_row(0)
+            return True
+        if not isinstance(text, str):
+            text = bytes_of(text, "properties", i)
+            p, size = <const uint8_t *>PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text)
+            if not is_ascii(p, size):
+                text = utf8_text(text, i)
+        if not isinstance(text, bytes):
+            text = exact_text(f"properties[{i}]", text)
+            try:
+                p = <const uint8_t *>utf8_of(text, &size)
+            except StoreFormatError as error:
+                raise StoreFormatError(f"properties[{i}]: {error}") from error
+        if size > RS_MAX_PROPERTIES_SIZE:
+            return False
+        out = texts.room()
+        memcpy(out, p, <size_t>size)
+        texts.end_row(end_of_text(out, size, RS_MAX_PROPERTIES_SIZE))
+        return True
+
+    cdef int check_sizes(self, rs_outgoing *template, Columns columns,
+                         Py_ssize_t first=0) except -1:
+        # Raises MessageRefused for a row that no put could store, before any of them is.
+        cdef CommitLogCore core = self.core
+        cdef int64_t size = 0
+        cdef Py_ssize_t row
+        template.topic_size = <int32_t>PyBytes_GET_SIZE(columns.topic.encode("utf-8"))
+        template.body_size = template.properties_size = 0
+        row = columns.first_too_large(encoded_size(template), core.bare_size,
+                                      core.max_message_size, &size)
+        if row >= 0:
+            refused = record_too_large(size, core.max_message_size)
+            raise MessageRefused(refused.status, f"message {first + row}: {refused.reason}")
+        return 0
+
+    cdef Chunk take_chunk(self):
+        # One is kept for the next call; a second thread makes its own.
+        cdef Chunk chunk = self.spare_chunk
+        self.spare_chunk = None
+        return Chunk() if chunk is None else chunk
+
+    cdef int give_chunk(self, Chunk chunk) except -1:
+        chunk.clear()
+        if chunk.capacity <= CHUNK_ROWS:
+            self.spare_chunk = chunk
+        return 0
+
+
+cdef inline bint is_ascii(const uint8_t *p, Py_ssize_t size) noexcept nogil:
+    cdef uint8_t seen = 0
+    cdef Py_ssize_t i
+    for i in range(size):
+        seen |= p[i]
+    return seen < 0x80
+
+
+cdef str utf8_text(bytes data, Py_ssize_t i):
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise StoreFormatError(f"properties[{i}]: not UTF-8: {error.reason}") from error
+
+
+cdef list host_column(list hosts):
+    # Each host as on disk.
+    cdef uint8_t[RS_HOST_V6_SIZE] raw
+    cdef int32_t size
+    cdef list column = []
+    cdef object last = None
+    cdef bytes found = None
+    for i, host in enumerate(hosts):
+        if host is not last or found is None:
+            size = fill_outgoing_host(host, raw, f"born_hosts[{i}]")
+            found = raw[:size]
+            last = host
+        column.append(found)
+    return column

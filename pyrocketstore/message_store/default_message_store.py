@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pyrocketstore.arguments._numbers_and_bodies import body_size
 from pyrocketstore.arguments.read_arguments import check_filter, queue_of, range_of, unit_of
@@ -74,6 +74,7 @@ from pyrocketstore.index.sync_point import (
     SyncPoint,
     SyncPointFile,
 )
+from pyrocketstore.message_store.encoded_puts import EncodedPuts, PutResults
 from pyrocketstore.message_store.end_of_puts import StoreFailure
 from pyrocketstore.message_store.lost_ends import lost_end
 from pyrocketstore.message_store.reports import StoreReports
@@ -208,6 +209,8 @@ class DefaultMessageStore(StoreContext):
     Source: RocketMQ 4.9.3 DefaultMessageStore.
     """
 
+    #: made by the first `put_encoded`
+    _encoded_puts: EncodedPuts | None = None
     reads: StoreReads = set_by_load()
     services: StoreServices = set_by_start()
     #: of a read-only store
@@ -1261,6 +1264,75 @@ class DefaultMessageStore(StoreContext):
                 f"{self.root}: records of append_data are behind the confirm offset, so that the"
                 " next queue offsets are unknown: call set_confirm_offset first"
             )
+
+    def put_encoded(
+        self,
+        topics: Any,
+        queue_ids: Any,
+        bodies: Any,
+        properties: Any = None,
+        *,
+        flags: Any = 0,
+        sys_flags: Any = 0,
+        born_timestamps: Any = None,
+        born_hosts: Any = None,
+    ) -> PutResults:
+        """Append many messages of any topics whose properties are encoded already, as a broker
+        receives them.
+
+        A column is a list, a NumPy array or an Arrow array with one entry for each message.
+
+        Parameters
+        ----------
+        topics : str, or a column of str
+        queue_ids : int32 from 0 on, or a column of them; None: 0
+        bodies : column of bytes-like
+        properties : column of str, of bytes-like with UTF-8, or of None; None: no message has any.
+            Each is the text that a record stores, `name U+0001 value U+0002 ...`, which
+            `properties_to_string` makes
+        flags, sys_flags : int32, or a column of them
+        born_timestamps : int64, Unix ms, or a column of them; None: the time of the append
+        born_hosts : host as of MessageExtBrokerInner, or a column of them; None: the store host
+
+        Each message has the status that `put_message` gives it, and a refused one does not affect
+        the others. Runs of messages are appended under one hold of the put lock. Messages that
+        need more are put one by one, in their places: delayed, prepared, rolled-back and too large
+        ones, those that name further queues, and topics that are not ASCII or may be refused. WAIT
+        is ignored: the call waits for one flush of all.
+
+        Returns
+        -------
+        PutResults
+
+        Raises StoreTypeError, StoreFormatError: a value has the wrong type, a number is out of its
+        range, a text has no form in UTF-8, or columns differ in length. Nothing is written then.
+
+        Threads: any; without the GIL while it encodes and copies. Durability: as of `put_message`.
+        """
+        if self._encoded_puts is None:
+            self.check_started()
+            self._encoded_puts = self._engine._make_encoded_puts()
+        return self._encoded_puts.put(
+            topics, queue_ids, bodies, properties, flags, sys_flags, born_timestamps, born_hosts
+        )
+
+    def _make_encoded_puts(self) -> EncodedPuts:
+        return EncodedPuts(
+            self.config,
+            self.env,
+            self.commit_log,
+            self.stats_service,
+            refusal=self._refusal_with_room,
+            append_message=self.append_message,
+            flush=lambda end: self.services.flush_service.handle_disk_flush(end, True),
+        )
+
+    def _refusal_with_room(self) -> tuple[PutMessageStatus, BaseException | None]:
+        """Flush if too much is not durable; return the status of a put now, and its reason."""
+        if self.async_puts.is_behind():
+            self.services.log_flush.flush_to_end()
+        status = self.check_store_status()
+        return status, None if status is PutMessageStatus.PUT_OK else self.why_no_puts
 
     def _checked_put(
         self, message: MessageExtBrokerInner, *, has_room: bool = False

@@ -2,7 +2,7 @@ from libc.stdint cimport int64_t
 
 from pyrocketstore._rocketstore cimport rs_outgoing
 from pyrocketstore.commit_log._append cimport CommitLogCore, GroupCommit, RecordBuffer, rs_append
-from pyrocketstore.commit_log._puts cimport Chunk, Columns, PutMessageResult
+from pyrocketstore.commit_log._puts cimport ColumnAppends, PutMessageResult
 from pyrocketstore.record._text cimport UniqueIds
 from pyrocketstore.system._open_state cimport StoreState
 
@@ -11,7 +11,7 @@ cdef class PutPath:
     cdef StoreState state
     cdef object slow
     cdef rs_outgoing template
-    cdef Chunk spare_chunk
+    cdef ColumnAppends appends
     cdef RecordBuffer spare_text
     cdef UniqueIds ids
     cdef GroupCommit group
@@ -20,8 +20,4 @@ cdef class PutPath:
                                flag, born_timestamp, born_host)
     cdef RecordBuffer named_text(self, tags, keys, properties, int64_t *size, int64_t *now)
     cdef PutMessageResult wait_durable(self, rs_append *out)
-    cdef int check_sizes(self, rs_outgoing *template, Columns columns,
-                         Py_ssize_t first=*) except -1
     cdef PutMessageResult result_of(self, rs_append *out)
-    cdef Chunk take_chunk(self)
-    cdef int give_chunk(self, Chunk chunk) except -1

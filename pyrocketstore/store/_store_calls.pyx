@@ -32,7 +32,13 @@ from pyrocketstore.commit_log._append cimport (
     TopicEntry,
     rs_append,
 )
-from pyrocketstore.commit_log._puts cimport Chunk, Columns, PutMessageResult, tags_and_keys
+from pyrocketstore.commit_log._puts cimport (
+    Chunk,
+    ColumnAppends,
+    Columns,
+    PutMessageResult,
+    tags_and_keys,
+)
 from pyrocketstore.reading._by_key cimport KeySearch
 from pyrocketstore.reading._queue_runs cimport RangeFields, end_of_queue, first_byte
 from pyrocketstore.record._message cimport fill_outgoing
@@ -63,7 +69,6 @@ from pyrocketstore.record.message import (
     MessageRefused,
     PROPERTY_DELAY_TIME_LEVEL as _DELAY_TIME_LEVEL,
     PROPERTY_INNER_MULTI_DISPATCH as _INNER_MULTI_DISPATCH,
-    record_too_large,
 )
 from pyrocketstore.record.tags import tags_filter
 from pyrocketstore.results import PutMessageStatus
@@ -75,12 +80,6 @@ cdef object ZERO = 0  # CPython has one object for it: a default is recognised b
 
 # Above this many bytes, encoding runs without the GIL.
 cdef int64_t NOGIL_MIN_BYTES = 8192
-# put_many encodes and appends so many bytes at a time: they stay in the cache from one to the
-# other, and the put lock is held for as long as copying them takes.
-cdef int64_t CHUNK_BYTES = 262144
-cdef Py_ssize_t CHUNK_ROWS = 1024
-# A row raises one of these. The caller receives any other exception, a signal handler's for one.
-cdef object ROW_ERRORS = (ArithmeticError, BufferError, StoreError, TypeError, ValueError)
 cdef array LONGS = new_array("q")  # what the positions of a batch are made like
 
 
@@ -129,6 +128,7 @@ cdef class PutPath:
         self.state = state
         self.slow = slow
         self.ids = ids
+        self.appends = ColumnAppends(core, store_host, slow.roll)
         memset(&self.template, 0, sizeof(self.template))
         self.template.store_host_size = fill_outgoing_host(
             store_host, self.template.store_host, "store_host")
@@ -273,69 +273,19 @@ cdef class PutPath:
 
         Returns
         -------
-        (done, status, cause): how many are in the log, and why it stopped (RS_OK: all are); the
-        cause is an errno, or with RS_NEED_PYTHON the exception that a later row raised. Where
-        nothing is in the log yet, that exception is raised.
+        (done, status, cause): as `ColumnAppends.append`. Where nothing is in the log yet, the
+        exception of a row is raised.
         """
-        cdef Py_ssize_t total = columns.rows
-        cdef Py_ssize_t first = 0
-        cdef Py_ssize_t done = 0
-        cdef Py_ssize_t count
-        cdef int64_t[::1] queue_view = queue_offsets
-        cdef int64_t[::1] phy_view = phy_offsets
-        cdef CommitLogCore core = self.core
-        cdef RecordBuffer buffer = core.take_buffer()
-        cdef rs_append out
-        cdef rs_outgoing template = self.template
-        cdef int status = RS_OK
-        cdef Chunk chunk = self.take_chunk()
-        memset(&out, 0, sizeof(out))
-        if queue_view.shape[0] < total or phy_view.shape[0] < total:
-            raise ValueError("the result columns are too short")
-        try:
-            if born_host is not None:
-                template.born_host_size = fill_outgoing_host(
-                    born_host, template.born_host, "born_host")
-            self.check_sizes(&template, columns)
-            chunk.reserve(CHUNK_ROWS)
-            while first < total:
-                try:
-                    count = chunk.fill(core, &template, columns, first, buffer, CHUNK_BYTES)
-                except ROW_ERRORS as problem:
-                    if first == 0:
-                        raise
-                    return first, RS_NEED_PYTHON, problem
-                if count < 0:
-                    return first, RS_TOO_LARGE, 0
-                done = 0
-                with nogil:
-                    chunk.encode(&template, buffer.data)
-                    status = core.append_run(buffer.data, chunk.rows, count, &done,
-                                             &queue_view[first], &phy_view[first], &out)
-                while status != RS_OK:
-                    if status != RS_END_OF_FILE and status != RS_NEED_FILE:
-                        return first + done, status, -out.error
-                    errno = self.slow.roll(chunk.rows[done].size)
-                    if errno:
-                        return first + done, status, errno
-                    with nogil:
-                        status = core.append_run(buffer.data, chunk.rows, count, &done,
-                                                 &queue_view[first], &phy_view[first], &out)
-                first += count
-                done = 0
-        finally:
-            self.give_chunk(chunk)
-            core.give_buffer(buffer)
-        return total, RS_OK, 0
+        self.appends.check(columns, 0, born_host)
+        done, status, cause = self.appends.append(columns, 0, columns.rows, queue_offsets,
+                                                  phy_offsets, born_host)
+        if status == RS_NEED_PYTHON and done == 0:
+            raise cause
+        return done, status, cause
 
     def check_columns(self, Columns columns not None, Py_ssize_t first=0, born_host=None):
-        """Raise MessageRefused for a row that no put could store; StoreFormatError for a
-        `born_host` that has no form on disk. The error counts the rows from `first`."""
-        cdef rs_outgoing template = self.template
-        if born_host is not None:
-            template.born_host_size = fill_outgoing_host(
-                born_host, template.born_host, "born_host")
-        self.check_sizes(&template, columns, first)
+        """As `ColumnAppends.check`."""
+        self.appends.check(columns, first, born_host)
 
     def append_batch(self, Columns columns not None):
         """Append checked columns as one batch: one queue, one file, all or nothing.
@@ -348,16 +298,17 @@ cdef class PutPath:
         cdef CommitLogCore core = self.core
         cdef RecordBuffer buffer = core.take_buffer()
         cdef rs_outgoing template = self.template
-        cdef Chunk chunk = self.take_chunk()
+        cdef Chunk chunk = self.appends.take_chunk()
         cdef rs_append out
         cdef PutMessageResult result
         cdef array positions
         cdef int status = RS_TOO_LARGE
         memset(&out, 0, sizeof(out))
         try:
-            self.check_sizes(&template, columns)
+            self.appends.check_sizes(&template, columns)
             chunk.reserve(total + 1)
-            if chunk.fill(core, &template, columns, 0, buffer, core.max_message_size) < total:
+            if chunk.fill(core, &template, columns, 0, total, buffer,
+                          core.max_message_size) < total:
                 return None, RS_TOO_LARGE, 0
             with nogil:
                 chunk.encode(&template, buffer.data)
@@ -378,7 +329,7 @@ cdef class PutPath:
             result.positions = positions
             return result, RS_OK, 0
         finally:
-            self.give_chunk(chunk)
+            self.appends.give_chunk(chunk)
             core.give_buffer(buffer)
 
     def append_ordinary_batch(self, topic, messages, queue_id, tags, keys):
@@ -402,33 +353,6 @@ cdef class PutPath:
         return self.append_batch(Columns(topic, messages, queue_id,
                                          None if tags is None else tags.copy(),
                                          None if keys is None else keys.copy(), None))
-
-    cdef int check_sizes(self, rs_outgoing *template, Columns columns,
-                         Py_ssize_t first=0) except -1:
-        # Raises MessageRefused for a row that no put could store, before any of them is.
-        cdef CommitLogCore core = self.core
-        cdef int64_t size = 0
-        cdef Py_ssize_t row
-        template.topic_size = <int32_t>PyBytes_GET_SIZE(columns.topic.encode("utf-8"))
-        template.body_size = template.properties_size = 0
-        row = columns.first_too_large(encoded_size(template), core.bare_size,
-                                      core.max_message_size, &size)
-        if row >= 0:
-            refused = record_too_large(size, core.max_message_size)
-            raise MessageRefused(refused.status, f"message {first + row}: {refused.reason}")
-        return 0
-
-    cdef Chunk take_chunk(self):
-        # One is kept for the next call; a second thread makes its own.
-        cdef Chunk chunk = self.spare_chunk
-        self.spare_chunk = None
-        return Chunk() if chunk is None else chunk
-
-    cdef int give_chunk(self, Chunk chunk) except -1:
-        chunk.clear()
-        if chunk.capacity <= CHUNK_ROWS:
-            self.spare_chunk = chunk
-        return 0
 
 
 # The compiled put of a whole message, such as the records of a transaction.

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrocketstore.arguments._numbers_and_bodies import body_bytes
+from pyrocketstore.arguments.columns import column_of
 from pyrocketstore.arguments.read_arguments import (
     loss_word_of,
     queue_id_of,
@@ -72,7 +73,7 @@ from pyrocketstore.store.opening import (
 )
 from pyrocketstore.store.presets import check_preset
 from pyrocketstore.store.puts import BatchPuts, SlowAppends, SlowPuts
-from pyrocketstore.store.rows import KeyHits, column_of
+from pyrocketstore.store.rows import KeyHits
 from pyrocketstore.store.unreadable_hits import UnreadableHits
 from pyrocketstore.system._open_state import StoreState
 from pyrocketstore.system.env import Env

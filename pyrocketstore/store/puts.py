@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrocketstore.arguments._numbers_and_bodies import body_bytes, int_between
+from pyrocketstore.arguments.columns import column_of, is_number
 from pyrocketstore.arguments.scalars import (
     INT32_MAX,
     INT32_MIN,
@@ -51,7 +52,6 @@ from pyrocketstore.record.message import (
 )
 from pyrocketstore.results import STORED_STATUSES, PutMessageStatus, Status
 from pyrocketstore.store._store_calls import PutPath
-from pyrocketstore.store.rows import column_of, is_number
 from pyrocketstore.system._open_state import StoreState
 
 _BATCH_FIELDS = frozenset({"body", "tags", "keys", "properties", "flag"})

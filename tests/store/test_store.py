@@ -560,7 +560,7 @@ def test_a_handler_that_raises_in_a_roll_of_put_many_is_heard(
             raise failure
 
         with monkeypatch.context() as patch:
-            patch.setattr(store._slow_puts, "roll", handled, raising=True)
+            patch.setattr(store.message_store.commit_log, "try_roll", handled)
             with pytest.raises(failure):
                 store.put_many("T", [b"." * 1000] * 100)
         store.put_many("T", [b"." * 1000] * 100)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pyrocketstore import StoreFormatError, StoreTypeError
-from pyrocketstore.store.rows import column_of, is_number
+from pyrocketstore.arguments.columns import column_of, is_number
 
 pa = pytest.importorskip("pyarrow")
 
