@@ -94,6 +94,7 @@ if TYPE_CHECKING:  # `as`: a type checker takes the name as public
         DefaultMessageStore as DefaultMessageStore,
     )
     from pyrocketstore.message_store.encoded_puts import PutResults as PutResults
+    from pyrocketstore.reading.rocketmq_reads import PulledRecords as PulledRecords
     from pyrocketstore.reading.skipped import MessageReader as MessageReader
     from pyrocketstore.reading.skipped import SkippedMessages as SkippedMessages
     from pyrocketstore.reading.skipped import SkippedRange as SkippedRange
@@ -132,6 +133,7 @@ _NAMES = {
     "message_store.broker_stats": "BrokerStatsManager",
     "message_store.default_message_store": "DefaultMessageStore",
     "message_store.encoded_puts": "PutResults",
+    "reading.rocketmq_reads": "PulledRecords",
     "reading.skipped": "MessageReader SkippedMessages SkippedRange",
     "record._message": """
         MessageExt decode_record encode_messages properties_to_string string_to_properties

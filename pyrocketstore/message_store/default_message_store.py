@@ -84,6 +84,7 @@ from pyrocketstore.message_store.topic_config import TopicConfigFile
 from pyrocketstore.reading.rocketmq_reads import (
     GetMessageResult,
     MessageFilter,
+    PulledRecords,
     QueryMessageResult,
     StoreReads,
 )
@@ -1565,13 +1566,55 @@ class DefaultMessageStore(StoreContext):
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#getMessage.
         """
+        return self._pull(group, topic, queue_id, offset, max_msg_nums, message_filter, None)
+
+    def get_records(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_msg_nums: int,
+        max_bytes: int | None = None,
+        message_filter: MessageFilter | None = None,
+    ) -> PulledRecords | None:
+        """Return the records of a pull as one buffer, the body of a broker's answer.
+
+        The arguments, statuses and limits are those of `get_message`. The records are copied once,
+        without the GIL; nothing needs to be released.
+
+        Parameters
+        ----------
+        max_bytes : int or None, bytes: a further limit of the records; the first one always fits
+
+        Returns PulledRecords; None when the store is shut down or not readable.
+
+        Raises StoreTypeError, StoreFormatError, StoreIOError. Threads: any.
+        Source: RocketMQ 4.9.3 PullMessageProcessor#readGetMessageResult.
+        """
+        limit = None if max_bytes is None else exact_int64("max_bytes", max_bytes)
+        result = self._pull(group, topic, queue_id, offset, max_msg_nums, message_filter, limit)
+        return None if result is None else PulledRecords.of(result)
+
+    def _pull(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_msg_nums: int,
+        message_filter: MessageFilter | None,
+        max_bytes: int | None,
+    ) -> GetMessageResult | None:
         topic, queue_id = queue_of(topic, queue_id)
         offset, max_msg_nums = exact_int64("offset", offset), whole_number("count", max_msg_nums)
         check_filter(message_filter)
         if not self._loaded or not self.running_flags.is_readable():
             return None
         began = self.env.monotonic_ms()
-        result = self.reads.get_message(topic, queue_id, offset, max_msg_nums, message_filter)
+        result = self.reads.get_message(
+            topic, queue_id, offset, max_msg_nums, message_filter, max_bytes
+        )
         self.read_counts.note(result.message_count, self.env.monotonic_ms() - began)
         if self._broker_stats is not None and result.message_count:
             count, size = result.message_count, result.buffer_total_size

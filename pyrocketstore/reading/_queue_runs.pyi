@@ -6,7 +6,7 @@ from typing_extensions import disjoint_base
 from pyrocketstore.commit_log.log import CommitLog
 from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.consume_queue.queue import ConsumeQueue
-from pyrocketstore.files._mapped_file import MappedFile
+from pyrocketstore.files._mapped_file import MappedFile, SelectMappedBufferResult
 from pyrocketstore.reading.rocketmq_reads import GetMessageResult, MessageFilter
 from pyrocketstore.reading.skipped import QueueDamage
 from pyrocketstore.record.tags import TagsExpression
@@ -93,4 +93,11 @@ class UnitPull:
         count: int,
         max_msg_nums: int,
         message_filter: MessageFilter | None,
+        max_bytes: int = ...,
     ) -> bool: ...
+
+def join_views(
+    views: list[SelectMappedBufferResult], queue_offsets: list[int]
+) -> tuple[
+    bytes, npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]
+]: ...  # buffer, positions, sizes, queue offsets

@@ -5,6 +5,7 @@ Runs have the records of one commit log file each; `UnitPull` selects as 4.9.3's
 import numpy as np
 
 cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
@@ -20,7 +21,7 @@ from pyrocketstore.consume_queue._units cimport (
 from pyrocketstore.files._mapped_file cimport MappedFile, SelectMappedBufferResult, file_with
 from pyrocketstore.record._record cimport largest_record
 
-from pyrocketstore.errors import StoreCorruptionError, StoreIOError
+from pyrocketstore.errors import StoreCorruptionError, StoreIOError, StoreStateError
 from pyrocketstore.results import GetMessageStatus
 from pyrocketstore.system.live_stores import was_removed
 
@@ -389,6 +390,11 @@ cdef enum:
     COMMERCIAL_SIZE = 65536   # bytes that 4.9.3 counts as one message
 
 
+cdef struct view_bytes:
+    const uint8_t *data
+    int64_t size
+
+
 cdef inline int64_t distance(int64_t phy_offset, int64_t log_end) noexcept:
     """Bytes from an offset, which a damaged unit may name, to the log's end."""
     cdef int64_t limit = <int64_t>1 << 62
@@ -424,13 +430,14 @@ cdef class UnitPull:
         self.memory_bound = memory_bound
 
     def collect(self, result, queue, int64_t offset, int64_t count, int64_t max_msg_nums,
-                message_filter):
+                message_filter, int64_t max_bytes=ANY_SIZE):
         """Walk `count` units of a queue at most; numbered as in the specification of the pull loop.
 
         Parameters
         ----------
         result : GetMessageResult, of which everything but the offsets of the queue is set
         message_filter : MessageFilter or None
+        max_bytes : int, of records, besides the limits of the settings; one record always fits
 
         Returns False if there is no unit at `offset`; `result` is not changed then.
 
@@ -438,12 +445,14 @@ cdef class UnitPull:
         """
         cdef UnitWindow window = UnitWindow.__new__(UnitWindow, queue.reader)
         try:
-            return self.walk(window, result, queue, offset, count, max_msg_nums, message_filter)
+            return self.walk(window, result, queue, offset, count, max_msg_nums, message_filter,
+                             max_bytes)
         finally:
             window.close()
 
     cdef bint walk(self, UnitWindow window, object result, object queue, int64_t offset,
-                   int64_t count, int64_t max_msg_nums, object message_filter) except -1:
+                   int64_t count, int64_t max_msg_nums, object message_filter, int64_t max_bytes
+                   ) except -1:
         cdef int64_t log_end = rs_load_acquire(&self.core.end_offset)
         cdef int64_t log_begin = self.log.get_min_offset()
         cdef int64_t skip_until = -1, last = 0, visited = 0, total = 0, commercial = 0
@@ -473,9 +482,8 @@ cdef class UnitPull:
             if phy_offset < skip_until:
                 visited += 1
                 continue
-            if total != 0 and views and self.is_full(
-                total + size, len(views), max_msg_nums, distance(phy_offset, log_end)
-            ):
+            if total != 0 and views and (total + size > max_bytes or self.is_full(
+                    total + size, len(views), max_msg_nums, distance(phy_offset, log_end))):
                 break
             visited += 1
             if message_filter is not None:
@@ -541,3 +549,80 @@ cdef class UnitPull:
             if not (self.log.read_only and was_removed(error)):
                 raise
             return None
+
+
+cdef int64_t NOGIL_MIN_BYTES = 8192
+
+
+def join_views(list views not None, list queue_offsets not None):
+    """Return the bytes of n views, back to back, and columns of them: copies.
+
+    Parameters
+    ----------
+    views : list of SelectMappedBufferResult
+    queue_offsets : list of int, of each view
+
+    Returns
+    -------
+    (bytes, positions int64[n], sizes int32[n], queue_offsets int64[n]); positions and sizes are
+    bytes in the first. The arrays are read-only.
+
+    The GIL is let go while much is copied. Raises StoreStateError: a view was released.
+    """
+    cdef list held = views[:]
+    cdef Py_ssize_t count = len(held)
+    cdef Py_ssize_t i
+    cdef int64_t total = 0
+    cdef SelectMappedBufferResult view
+    cdef bytes position_bytes = PyBytes_FromStringAndSize(NULL, count * 8)
+    cdef bytes size_bytes = PyBytes_FromStringAndSize(NULL, count * 4)
+    cdef bytes offset_bytes = PyBytes_FromStringAndSize(NULL, count * 8)
+    cdef int64_t *positions = <int64_t *>PyBytes_AS_STRING(position_bytes)
+    cdef int32_t *sizes = <int32_t *>PyBytes_AS_STRING(size_bytes)
+    cdef int64_t *offsets = <int64_t *>PyBytes_AS_STRING(offset_bytes)
+    if len(queue_offsets) != count:
+        raise ValueError(f"{len(queue_offsets)} queue offsets of {count} views")
+    for i in range(count):
+        view = <SelectMappedBufferResult?>held[i]
+        if view is None or view.data == NULL or view.released:
+            raise StoreStateError("the view was released")
+        positions[i], sizes[i], offsets[i] = total, <int32_t>view.size, queue_offsets[i]
+        total += view.size
+    joined = copied_views(held, positions, total)
+    return (joined, np.frombuffer(position_bytes, np.int64), np.frombuffer(size_bytes, np.int32),
+            np.frombuffer(offset_bytes, np.int64))
+
+
+cdef bytes copied_views(list views, const int64_t *positions, int64_t total):
+    # Every view is checked. A release meanwhile waits until the copy has ended.
+    cdef bytes joined = PyBytes_FromStringAndSize(NULL, total)
+    cdef uint8_t *out = <uint8_t *>PyBytes_AS_STRING(joined)
+    cdef Py_ssize_t count = len(views)
+    cdef Py_ssize_t i
+    cdef SelectMappedBufferResult view
+    cdef view_bytes *parts = <view_bytes *>malloc(<size_t>(count + 1) * sizeof(view_bytes))
+    if parts == NULL:
+        raise MemoryError()
+    for i in range(count):
+        view = <SelectMappedBufferResult>views[i]
+        parts[i] = view_bytes(view.data, view.size)
+        view.exports += 1
+    if total < NOGIL_MIN_BYTES:
+        copy_parts(out, positions, parts, count)
+    else:
+        with nogil:
+            copy_parts(out, positions, parts, count)
+    free(parts)
+    for i in range(count):
+        view = <SelectMappedBufferResult>views[i]
+        view.exports -= 1
+        if view.released:
+            view.drop_view_hold()
+    return joined
+
+
+cdef void copy_parts(uint8_t *out, const int64_t *positions, const view_bytes *parts,
+                     Py_ssize_t count) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(count):
+        memcpy(out + positions[i], parts[i].data, <size_t>parts[i].size)

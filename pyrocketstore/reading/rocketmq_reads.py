@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from pyrocketstore.commit_log.log import CommitLog, try_decode
 from pyrocketstore.config.message_store_config import BrokerRole, MessageStoreConfig
@@ -12,7 +15,7 @@ from pyrocketstore.consume_queue.table import ConsumeQueueTable
 from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE
 from pyrocketstore.files._mapped_file import SelectMappedBufferResult
 from pyrocketstore.index.index_service import IndexService
-from pyrocketstore.reading._queue_runs import UnitPull
+from pyrocketstore.reading._queue_runs import UnitPull, join_views
 from pyrocketstore.record import _message
 from pyrocketstore.record._text import tags_code
 from pyrocketstore.results import GetMessageStatus
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 LEAST_UNITS = 16000 // CQ_STORE_UNIT_SIZE
 #: The largest int32; larger max_msg_nums mean "all".
 MAX_MSG_NUMS = 1 << 20
+#: More than any limit of the settings.
+MAX_BYTES = 1 << 62
 
 
 class MessageFilter(Protocol):
@@ -93,6 +98,51 @@ class GetMessageResult:
         self.message_mapped_list.clear()
 
 
+class PulledRecords(NamedTuple):
+    """The result of `get_records`: the records of a pull as one buffer, as a broker sends them.
+
+    `status` is a GetMessageStatus; `next_begin_offset`, `min_offset` and `max_offset` are queue
+    offsets. `buffer` (bytes) has the records back to back. Of each record, `positions` int64[n] and
+    `sizes` int32[n] are bytes in the buffer, and `queue_offsets` int64[n] is its offset in the
+    queue; the arrays are read-only.
+    `msg_count_4_commercial` counts the messages as 4.9.3 does for its statistics, and
+    `suggest_pulling_from_slave` is True if the last unit is so old that it is not in memory.
+    """
+
+    status: GetMessageStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    buffer: bytes
+    positions: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int32]
+    queue_offsets: npt.NDArray[np.int64]
+    msg_count_4_commercial: int
+    suggest_pulling_from_slave: bool
+
+    @property
+    def message_count(self) -> int:
+        """How many records."""
+        return len(self.sizes)
+
+    @classmethod
+    def of(cls, result: GetMessageResult) -> PulledRecords:
+        """Copy the records of a pull, and release its views."""
+        try:
+            joined = join_views(result.message_mapped_list, result.message_queue_offsets)
+        finally:
+            result.release()
+        return cls(
+            result.status,
+            result.next_begin_offset,
+            result.min_offset,
+            result.max_offset,
+            *joined,
+            result.msg_count_4_commercial,
+            result.suggest_pulling_from_slave,
+        )
+
+
 @dataclasses.dataclass
 class QueryMessageResult:
     """The result of a query by key. Source: RocketMQ 4.9.3 QueryMessageResult."""
@@ -148,8 +198,10 @@ class StoreReads:
         offset: int,
         max_msg_nums: int,
         message_filter: MessageFilter | None,
+        max_bytes: int | None = None,
     ) -> GetMessageResult:
-        """One pull, with 4.9.3's statuses and limits.
+        """One pull, with 4.9.3's statuses and limits, and of at most `max_bytes` of records; one
+        record always fits.
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#getMessage.
         """
@@ -163,7 +215,8 @@ class StoreReads:
         units_per_file = queue.units_per_file
         in_file = units_per_file - offset % units_per_file
         count = min(max(LEAST_UNITS, wanted), in_file, high - offset)
-        if not self.pull.collect(result, queue, offset, count, wanted, message_filter):
+        limit = MAX_BYTES if max_bytes is None else min(max_bytes, MAX_BYTES)
+        if not self.pull.collect(result, queue, offset, count, wanted, message_filter, limit):
             result.status = GetMessageStatus.OFFSET_FOUND_NULL
             result.next_begin_offset = self._corrected(offset, queue.roll_next_file(offset))
         return result
