@@ -555,7 +555,7 @@ cdef int64_t NOGIL_MIN_BYTES = 8192
 
 
 def join_views(list views not None, list queue_offsets not None):
-    """Return the bytes of n views, back to back, and columns of them: copies.
+    """Return the bytes of n views, back to back, and columns of them: copies; release the views.
 
     Parameters
     ----------
@@ -567,7 +567,8 @@ def join_views(list views not None, list queue_offsets not None):
     (bytes, positions int64[n], sizes int32[n], queue_offsets int64[n]); positions and sizes are
     bytes in the first. The arrays are read-only.
 
-    The GIL is let go while much is copied. Raises StoreStateError: a view was released.
+    The GIL is let go while much is copied. Raises StoreStateError: a view was released; no view is
+    released then.
     """
     cdef list held = views[:]
     cdef Py_ssize_t count = len(held)
@@ -594,7 +595,7 @@ def join_views(list views not None, list queue_offsets not None):
 
 
 cdef bytes copied_views(list views, const int64_t *positions, int64_t total):
-    # Every view is checked. A release meanwhile waits until the copy has ended.
+    # Releases the views, which are checked. A release meanwhile waits until the copy has ended.
     cdef bytes joined = PyBytes_FromStringAndSize(NULL, total)
     cdef uint8_t *out = <uint8_t *>PyBytes_AS_STRING(joined)
     cdef Py_ssize_t count = len(views)
@@ -616,8 +617,8 @@ cdef bytes copied_views(list views, const int64_t *positions, int64_t total):
     for i in range(count):
         view = <SelectMappedBufferResult>views[i]
         view.exports -= 1
-        if view.released:
-            view.drop_view_hold()
+        view.released = True
+        view.drop_view_hold()
     return joined
 
 

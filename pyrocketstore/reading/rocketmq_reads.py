@@ -130,8 +130,9 @@ class PulledRecords(NamedTuple):
         """Copy the records of a pull, and release its views."""
         try:
             joined = join_views(result.message_mapped_list, result.message_queue_offsets)
-        finally:
+        except BaseException:
             result.release()
+            raise
         return cls(
             result.status,
             result.next_begin_offset,

@@ -122,9 +122,15 @@ def test_views_that_are_released_are_refused(low: DefaultMessageStore) -> None:
     view = low.get_message("g", "T", 0, 0, 3)
     assert view is not None
     views = list(view.message_mapped_list)
+    expected = b"".join(bytes(one) for one in views)
     joined, positions, sizes, offsets = join_views(views, [5, 6, 7])
     assert offsets.tolist() == [5, 6, 7]
-    assert joined == b"".join(bytes(one) for one in views)
+    assert joined == expected
+    with pytest.raises(StoreStateError, match="released"):
+        bytes(views[0])
+    view = low.get_message("g", "T", 0, 0, 3)
+    assert view is not None
+    views = list(view.message_mapped_list)
     assert positions.tolist() == [0, *np.cumsum(sizes)[:-1].tolist()]
     views[1].release()
     with pytest.raises(StoreStateError, match="released"):
