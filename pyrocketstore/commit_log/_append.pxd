@@ -149,8 +149,8 @@ cdef class CommitLogCore:
                           int32_t *error) noexcept nogil
     cdef int take_partial(self, const uint8_t *data, int64_t size, int64_t *at,
                           int64_t room) noexcept nogil
-    cdef int store_copied(self, rs_mapped_file *file, int64_t position, const uint8_t *data,
-                          int64_t size, int64_t end, int64_t timestamp) noexcept nogil
+    cdef int store_up_to(self, rs_mapped_file *file, int64_t position, const uint8_t *data,
+                         int64_t size, int64_t end, int64_t timestamp) noexcept nogil
     cdef int detach(self) except -1
 
 

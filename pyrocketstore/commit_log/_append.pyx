@@ -563,27 +563,23 @@ cdef class CommitLogCore:
         cdef int fd = -1
         self.take_lock()
         if self.file != NULL:
-            self.begin_hold()
             position = append_position(self.file)
             blank = self.file.file_size - position
             if size + RS_END_FILE_MIN_BLANK_LENGTH <= blank:
                 blank = 0
-            elif blank >= RS_END_FILE_MIN_BLANK_LENGTH:
-                error = confirm(self.file, position + RS_END_FILE_MIN_BLANK_LENGTH)
-                self.write_failed = error == 0
+            else:
+                rs_store_be32(mark, <int32_t>blank)
+                rs_store_be32(mark + 4, RS_BLANK_MAGIC_CODE)
+                error = self.store_up_to(
+                    self.file, position, mark,
+                    sizeof(mark) if blank >= RS_END_FILE_MIN_BLANK_LENGTH else 0,
+                    self.file.file_size, self.env.table.now_ms())
                 if error == 0:
-                    rs_store_be32(mark, <int32_t>blank)
-                    rs_store_be32(mark + 4, RS_BLANK_MAGIC_CODE)
-                    error = self.store_indirect(self.file, position, mark, sizeof(mark))
-            if error == 0 and (blank > 0 or position == self.file.file_size):
-                self.file.data_end = min(position + RS_END_FILE_MIN_BLANK_LENGTH,
-                                         self.file.file_size)
-                self.publish_indirect(self.file, self.file.file_size, self.env.table.now_ms())
-                old = self.mapped_file
-                fd = self.fd
-                self.fd = -1
-                self.mapped_file = None
-                self.file = NULL
+                    old = self.mapped_file
+                    fd = self.fd
+                    self.fd = -1
+                    self.mapped_file = None
+                    self.file = NULL
             rs_store_release(&self.hold, 0)
         rs_lock_release(self.lock)
         if error < 0:
@@ -1048,8 +1044,8 @@ cdef class CommitLogCore:
                 return RS_NEED_PYTHON
             end += record_bytes
         if end > begin:
-            error[0] = self.store_copied(file, position, data + begin, end - begin,
-                                         position + end - begin, timestamp)
+            error[0] = self.store_up_to(file, position, data + begin, end - begin,
+                                        position + end - begin, timestamp)
             if error[0] < 0:
                 return RS_IO_ERROR
             at[0] = end
@@ -1085,8 +1081,8 @@ cdef class CommitLogCore:
             if position == 0 and self.begun_file != file.file_from_offset:
                 self.waiting_timestamp = timestamp
                 return RS_NEED_PYTHON
-        error[0] = self.store_copied(file, position, self.partial.data, stored,
-                                     file.file_size if ends_file else position + stored, timestamp)
+        error[0] = self.store_up_to(file, position, self.partial.data, stored,
+                                    file.file_size if ends_file else position + stored, timestamp)
         self.partial_waits = False
         if error[0] < 0:
             return RS_IO_ERROR      # it is whole, and the next data try again
@@ -1117,9 +1113,10 @@ cdef class CommitLogCore:
             self.partial_size += taken
             at[0] += taken
 
-    cdef int store_copied(self, rs_mapped_file *file, int64_t position, const uint8_t *data,
-                          int64_t size, int64_t end, int64_t timestamp) noexcept nogil:
-        # `end`, bytes into the file, is the next position.
+    cdef int store_up_to(self, rs_mapped_file *file, int64_t position, const uint8_t *data,
+                         int64_t size, int64_t end, int64_t timestamp) noexcept nogil:
+        # For bytes that need not be quick. `end`, bytes into the file, is the next position; up to
+        # the end of the file nothing is stored. The caller ends the hold of the put lock.
         cdef int error
         self.begin_hold()
         error = confirm(file, position + size)

@@ -5,6 +5,7 @@ call."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import random
 import re
 from collections.abc import Callable
@@ -194,6 +195,10 @@ class World:
 
     def make_Columns(self) -> Any:
         return _puts.Columns("T", [b"1", b"2"], [0, 1], ["a", None], ["k", None], None, [0, 1])
+
+    def make_ColumnAppends(self) -> Any:
+        core = self.make_CommitLogCore()
+        return _puts.ColumnAppends(core, "127.0.0.1:10911", lambda size: errno.ENOSPC)
 
     def make_PropertyTexts(self) -> Any:
         texts = _puts.PropertyTexts(3)

@@ -34,6 +34,7 @@ from pyrocketstore.verify.dump import dump_lines
 from support.broken_env import broken
 from support.golden_lines import compare_lines
 from support.golden_stores import GOLDEN, expected_lines, unpack
+from support.grids import mostly_slow
 from support.seed import SEED
 from support.sizes import SIZES, SYNC_SIZES, TINY_SIZES
 
@@ -109,7 +110,7 @@ def files_of(root: Path) -> dict[str, bytes]:
 # ---- copies ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", COMPLETE)
+@pytest.mark.parametrize("name", mostly_slow(COMPLETE))
 def test_a_copy_of_a_log_of_4_9_3_answers_as_its_source(name: str, tmp_path: Path) -> None:
     rng = random.Random(SEED)
     source_root = unpack(name, tmp_path)
@@ -529,17 +530,17 @@ print(len(data))
 """
 
 
-@pytest.mark.parametrize("way", range(2))
+@pytest.mark.parametrize("way", mostly_slow([0, 1]))
 def test_a_killed_copy_continues_at_its_last_whole_record(way: int, tmp_path: Path) -> None:
     fill(tmp_path / "a", 400)
     data = log_of(tmp_path / "a")
     (tmp_path / "log").write_bytes(data)
-    settings = repr({**SIZES, **WAYS[way]})
+    settings = {**SIZES, **WAYS[way]}
     end = kills = 0
     while end < len(data):
         words = [sys.executable, "-c", KILLED, str(tmp_path / "b"), str(tmp_path / "log")]
         child = subprocess.run(
-            [*words, f"{SEED}-{kills}", settings], capture_output=True, text=True, check=False
+            [*words, f"{SEED}-{kills}", repr(settings)], capture_output=True, text=True, check=False
         )
         assert child.returncode in (0, -signal.SIGKILL), child.stderr
         end = int(child.stdout)
@@ -547,7 +548,12 @@ def test_a_killed_copy_continues_at_its_last_whole_record(way: int, tmp_path: Pa
         with pyrocketstore.open(tmp_path / "b", read_only=True) as store:
             assert store.message_store.get_max_phy_offset() == end
     assert kills > 1
-    assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
+    with pyrocketstore.open(tmp_path / "b", **settings):  # a kill may leave the next, empty file
+        pass
+    copied = files_of(tmp_path / "b")
+    for name, content in files_of(tmp_path / "a").items():
+        assert copied.pop(name) == content
+    assert not any(map(any, copied.values()))
     ours = list(dump_lines(tmp_path / "b", settings_of(tmp_path / "b")))
     assert ours == list(dump_lines(tmp_path / "a", settings_of(tmp_path / "a")))
 
