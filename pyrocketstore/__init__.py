@@ -44,6 +44,7 @@ The public names:
     DefaultMessageStore                  the engine, with RocketMQ's own methods
     Message, MessageExtBrokerInner,
     MessageExtBatch                      the messages that its puts accept
+    PutResults, PulledRecords            the results of `put_encoded` and `get_records`
     encode_messages, decode_record       encode a batch body; decode a record
     properties_to_string,
     string_to_properties                 encode and decode the properties text of a record
