@@ -66,8 +66,6 @@ from pyrocketstore.system.signal_shield import shielded
 from pyrocketstore.system.stalls import NEXT_FILE, untimed
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
     from pyrocketstore.files._mapped_file import MappedFile
     from pyrocketstore.system.env import Env
 
@@ -714,7 +712,7 @@ class CommitLog:
 
     # ---- bytes of another log -----------------------------------------------------------------
 
-    def append_data(self, phy_offset: int, data: Buffer) -> int:
+    def append_data(self, phy_offset: int, data: bytes | bytearray | memoryview) -> int:
         """Append bytes of another log, which may begin and end within a record; see
         `DefaultMessageStore.append_data`. Nothing is flushed.
 
@@ -722,7 +720,7 @@ class CommitLog:
         """
         return shielded(lambda: self._append_data(phy_offset, data))
 
-    def _append_data(self, phy_offset: int, data: Buffer) -> int:
+    def _append_data(self, phy_offset: int, data: bytes | bytearray | memoryview) -> int:
         core, at = self.core, 0
         with self._rolling():
             is_first = not self.mapped_file_queue.mapped_files and not core.partial_size

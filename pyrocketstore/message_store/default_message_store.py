@@ -150,8 +150,6 @@ from pyrocketstore.system.signal_shield import (
 from pyrocketstore.system.stalls import StallLog
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
     from pyrocketstore.consumer.consumer_filters import ConsumerFilters
     from pyrocketstore.message_store.broker_stats import BrokerStatsManager
     from pyrocketstore.message_store.store_stats import StoreStats
@@ -1193,7 +1191,7 @@ class DefaultMessageStore(StoreContext):
         result = self._checked_batch(batch)
         return self._noted(self._wait(result, batch.wait_store_msg_ok), began)
 
-    def append_data(self, phy_offset: int, data: Buffer) -> int:
+    def append_data(self, phy_offset: int, data: bytes | bytearray | memoryview) -> int:
         """Append bytes of the log of another store, such as a slave receives from its master.
 
         The data may be any part of that log: they may begin and end within a record and contain the
