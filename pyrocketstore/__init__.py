@@ -55,8 +55,7 @@ The public names:
     BrokerStatsManager                   its figures by topic and group
     pyrocketstore.low_level              the classes of its files
 
-Each name is imported when it is first used: `import pyrocketstore` does not load the engine. If a
-program changes its user or root directory, it must use the names before that.
+Each name is imported at its first use. Use them before a change of the user or the root directory.
 """
 
 from __future__ import annotations

@@ -132,7 +132,8 @@ def test_a_put_many_inside_of_put_many(tmp_path: Path) -> None:
     """Each call gives the offsets of its own messages, at every depth."""
     with pyrocketstore.open(tmp_path, **SIZES) as store:
         store.put("t", b"first")
-        roll = store._slow_puts.roll
+        log = store.message_store.commit_log
+        roll = log.try_roll
         inner: list[list[int]] = []
 
         def interrupted(size: int) -> int:
@@ -142,7 +143,7 @@ def test_a_put_many_inside_of_put_many(tmp_path: Path) -> None:
                 inner[0] += offsets.tolist()
             return roll(size)
 
-        store._slow_puts.roll = interrupted  # type: ignore[method-assign]
+        log.try_roll = interrupted  # type: ignore[method-assign]
         bodies = [b"y" * 1000] * 200
         offsets, _ = store.put_many("t", bodies, queue_ids=[0, 5] * 100)
         assert offsets[0::2].tolist() == list(range(1, 101))
