@@ -1083,9 +1083,9 @@ cdef class CommitLogCore:
                 return RS_NEED_PYTHON
         error[0] = self.store_up_to(file, position, self.partial.data, stored,
                                     file.file_size if ends_file else position + stored, timestamp)
-        self.partial_waits = False
         if error[0] < 0:
-            return RS_IO_ERROR      # it is whole, and the next data try again
+            return RS_IO_ERROR      # it is whole, and the next call tries again, also without data
+        self.partial_waits = False
         self.partial_size = 0
         return RS_END_OF_FILE if ends_file else RS_OK
 

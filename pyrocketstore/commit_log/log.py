@@ -144,8 +144,8 @@ def largest_record(config: MessageStoreConfig) -> int:
     return min(config.max_message_size, room)
 
 
-class PartialRecordError(StoreStateError):
-    """A put while the log ends within a record, of which `append_data` has received a part."""
+class CopyError(StoreStateError):
+    """A put while the log is a copy, to which `append_data` has appended."""
 
 
 def _before_new_queue(
@@ -618,7 +618,7 @@ class CommitLog:
             rolled = rolled or status == Status.END_OF_FILE
             try:
                 self.roll(len(records))
-            except PartialRecordError as failure:
+            except CopyError as failure:
                 return make_result(PutMessageStatus.SERVICE_NOT_AVAILABLE, error=failure)
             except (StoreIOError, StoreCorruptionError) as failure:
                 return make_result(
@@ -642,12 +642,12 @@ class CommitLog:
         """Seal the current file if `size` bytes do not fit into it, and attach the next one.
 
         Raises StoreIOError if the next file cannot be created, or not in time; StoreCorruptionError
-        if another file has its name. If a signal handler raises, the change of files continues in
-        its thread. After `append_data`, also waits until its records are dispatched; raises
-        StoreStateError if the data end within a record.
+        if another file has its name; StoreStateError after `append_data`, until `continue_puts`. If
+        a signal handler raises, the change of files continues in its thread.
         """
-        if self.core.is_copying:
-            self._continue_puts()
+        reason = self.why_no_puts()
+        if reason is not None:
+            raise reason
         shielded(lambda: self._roll(size))
 
     def try_roll(self, size: int) -> int:
@@ -721,30 +721,45 @@ class CommitLog:
         return shielded(lambda: self._append_data(phy_offset, data))
 
     def _append_data(self, phy_offset: int, data: bytes | bytearray | memoryview) -> int:
-        core, at = self.core, 0
         with self._rolling():
-            is_first = not self.mapped_file_queue.mapped_files and not core.partial_size
-            if not (phy_offset == core.copied_end or (is_first and self._may_begin(phy_offset))):
-                raise StoreFormatError(
-                    f"phy_offset {phy_offset}: the next byte of this log is {core.copied_end}"
-                )
-            core.begin_copy()
-            while True:
-                status, at, code = core.append_copied(data, at)
-                if status == Status.OK:
-                    return core.copied_end
-                if status == Status.NEED_FILE:
-                    file = self._next_file(phy_offset)
-                    if is_first:
-                        core.set_end_offset(file.file_from_offset)
-                        is_first = False
-                    core.attach(file)
-                elif status == Status.NEED_PYTHON:
-                    begin = core.appended_end
-                    self.begin_file(begin, max(core.waiting_timestamp, TIME_MIN))
-                    core.begin_copied_file(begin)
-                else:
-                    raise self._data_error(status, code)
+            is_first = not self.mapped_file_queue.mapped_files and not self.core.partial_size
+            self._check_data_begin(phy_offset, is_first)
+            was_copying = self.core.is_copying
+            self.core.begin_copy()
+            before = self.core.copied_end
+            try:
+                self._check_data_begin(phy_offset, is_first)  # a put may have come before it
+                return self._copy_data(phy_offset, data, is_first)
+            except BaseException:
+                if not was_copying and self.core.copied_end == before:
+                    self.core.end_copy()
+                raise
+
+    def _check_data_begin(self, phy_offset: int, is_first: bool) -> None:
+        end = self.core.copied_end
+        if phy_offset != end and not (is_first and self._may_begin(phy_offset)):
+            raise StoreFormatError(f"phy_offset {phy_offset}: the next byte of this log is {end}")
+
+    def _copy_data(
+        self, phy_offset: int, data: bytes | bytearray | memoryview, is_first: bool
+    ) -> int:
+        core, at = self.core, 0
+        while True:
+            status, at, code = core.append_copied(data, at)
+            if status == Status.OK:
+                return core.copied_end
+            if status == Status.NEED_FILE:
+                file = self._next_file(phy_offset)
+                if is_first:
+                    core.set_end_offset(file.file_from_offset)
+                    is_first = False
+                core.attach(file)
+            elif status == Status.NEED_PYTHON:
+                begin = core.appended_end
+                self.begin_file(begin, max(core.waiting_timestamp, TIME_MIN))
+                core.begin_copied_file(begin)
+            else:
+                raise self._data_error(status, code)
 
     def _may_begin(self, phy_offset: int) -> bool:
         return phy_offset >= 0 and phy_offset % self.file_size == 0
@@ -769,28 +784,26 @@ class CommitLog:
         """
         return shielded(self.core.drop_partial)
 
-    def why_no_puts(self) -> PartialRecordError | None:
-        """Return the reason why no put is possible: `append_data` ended within a record; or
-        None.
-        """
-        size = self.core.partial_size
-        if size == 0:
+    def why_no_puts(self) -> CopyError | None:
+        """Return the reason why no put is possible: the log is a copy; or None."""
+        if not self.core.is_copying:
             return None
-        return PartialRecordError(
-            f"append_data has received {size} bytes of a record that is not complete: append the"
-            " rest of it, or drop it with drop_partial_record()"
+        return CopyError(
+            "append_data has appended to this log: puts wait until continue_puts() has returned"
         )
 
-    def _continue_puts(self) -> None:
+    def continue_puts(self) -> None:
         """Let puts write after `append_data`, with the queue offsets that follow its records.
 
-        The wait for the dispatcher holds no lock: a listener that it calls may put.
+        Raises StoreStateError within a record.
         """
         while self.core.is_copying:
-            end = self.core.copied_end
-            reason = self.why_no_puts()
-            if reason is not None:
-                raise reason
+            end, size = self.core.copied_end, self.core.partial_size
+            if size:
+                raise CopyError(
+                    f"append_data has received {size} bytes of a record that is not complete:"
+                    " append the rest of it, or drop it with drop_partial_record()"
+                )
             self.wait_dispatched()
             shielded(partial(self._end_copy, end))
 
@@ -798,6 +811,9 @@ class CommitLog:
         with self._rolling():
             if self.core.is_copying and self.core.copied_end == end:
                 self.set_next_offsets()
+                file = self.core.mapped_file
+                if file is not None:
+                    self._begin(file)  # data that were dropped may have made it
                 self.core.end_copy()
 
     def _last_path(self) -> str:

@@ -98,6 +98,7 @@ from pyrocketstore.record.message import (
     PROPERTIES_TOO_LONG,
     PROPERTY_DELAY_TIME_LEVEL,
     PROPERTY_INNER_MULTI_DISPATCH,
+    SCHEDULE_TOPIC,
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
     MessageExtBatch,
@@ -1196,14 +1197,14 @@ class DefaultMessageStore(StoreContext):
 
         The data may be any part of that log: they may begin and end within a record and contain the
         ends of files. Records are stored as they are, and dispatched once they are whole. Bytes of
-        a partial record are kept in memory until the rest of it arrives; meanwhile every put gets
-        SERVICE_NOT_AVAILABLE. A later put continues behind the copied records, with the queue
-        offsets that follow theirs.
+        a partial record are kept in memory until the rest of it arrives. From the first call on,
+        every put gets SERVICE_NOT_AVAILABLE, and no delayed message is delivered by a store with
+        the role SLAVE, until `continue_puts`.
 
         Parameters
         ----------
-        phy_offset : int, where the first byte belongs: `get_data_end()`, or in an empty log the
-            first byte of any file
+        phy_offset : int, where the first byte belongs: `get_data_end()`, or in a log without files
+            the first byte of any file, with which the log then begins, even if `data` are refused
         data : bytes-like, one dimension; they must not change during the call
 
         Returns
@@ -1219,7 +1220,9 @@ class DefaultMessageStore(StoreContext):
         StoreTypeError, StoreIOError
         PutError: the flush has failed
 
-        After each error `get_data_end()` is the physical offset at which the next data begin.
+        After each of these errors `get_data_end()` is the physical offset at which the next data
+        begin. If a signal handler raises in the main thread, the call continues in another one, and
+        still reads `data`: the next call waits for its end, for at most 5 s.
 
         Threads: any, one at a time; without the GIL while it copies. Durability: under SYNC_FLUSH
         whole records are durable on return; a partial record never survives the process.
@@ -1250,10 +1253,22 @@ class DefaultMessageStore(StoreContext):
     def drop_partial_record(self) -> int:
         """Forget the bytes of a record of which `append_data` has received only a part.
 
-        Puts are possible again then. Call it when no further data of the same log will come, or
-        when they will come again from `get_max_phy_offset()` on. Returns how many bytes that were.
+        Call it when no further data of the same log will come, or when they will come again from
+        `get_max_phy_offset()` on. Returns how many bytes that were.
         """
         return self.commit_log.drop_partial_record()
+
+    def continue_puts(self) -> None:
+        """Let puts follow the data of `append_data`, with the queue offsets that follow those of
+        its records. Waits until they are dispatched; no-op if there were none since the last call.
+
+        Raises StoreStateError: the data end within a record, they are behind the confirm offset, or
+        a dispatcher or listener makes the call. Threads: any, without a lock that a listener needs.
+        """
+        self.check_started()
+        self.commit_log.continue_puts()
+        if self.queue_table.of_topic(SCHEDULE_TOPIC):
+            self.start_schedule()
 
     def _wait_for_copied(self) -> None:
         """Wait until the records of `append_data` are dispatched, before a put follows them."""
@@ -1305,6 +1320,7 @@ class DefaultMessageStore(StoreContext):
 
         Raises StoreTypeError, StoreFormatError: a value has the wrong type, a number is out of its
         range, a text has no form in UTF-8, or columns differ in length. Nothing is written then.
+        StoreStateError: the store was never started, or ended before the first such call.
 
         Threads: any; without the GIL while it encodes and copies. Durability: as of `put_message`.
         """

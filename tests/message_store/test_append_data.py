@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,12 @@ from typing import Any
 import pytest
 
 import pyrocketstore
-from pyrocketstore import PutMessageStatus, StoreStateError
+from pyrocketstore import FlushDiskType, PutMessageStatus, StoreStateError
 from pyrocketstore.config.message_store_config import MessageStoreConfig, detect_sizes
 from pyrocketstore.errors import (
     PutError,
     StoreCorruptionError,
+    StoreError,
     StoreFormatError,
     StoreIOError,
     StoreTypeError,
@@ -191,7 +193,7 @@ def message(topic: str = "T0", **fields: Any) -> MessageExtBrokerInner:
     return MessageExtBrokerInner(topic, b"later", 0, **fields)
 
 
-def test_puts_wait_for_the_rest_of_a_record_and_continue_behind_it(tmp_path: Path) -> None:
+def test_puts_wait_until_they_may_continue(tmp_path: Path) -> None:
     fill(tmp_path / "a", 50)
     data = log_of(tmp_path / "a")
     with pyrocketstore.open(tmp_path / "b", **SIZES) as store:
@@ -201,18 +203,24 @@ def test_puts_wait_for_the_rest_of_a_record_and_continue_behind_it(tmp_path: Pat
             assert low.get_max_phy_offset() <= cut == low.get_data_end()
             result = low.put_message(message())
             assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
-            assert "append the rest" in str(result.error)
+            assert "continue_puts" in str(result.error)
+            with pytest.raises(StoreStateError, match="append the rest"):
+                low.continue_puts()
             for put in (
                 lambda: store.put("T0", b"x"),
                 lambda: store.put_many("T0", [b"x"]),
                 lambda: store.put_batch("T0", [b"x"]),
             ):
-                with pytest.raises(PutError, match="append the rest") as caught:
+                with pytest.raises(PutError, match="continue_puts") as caught:
                     put()
                 assert caught.value.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
             with pytest.raises(StoreFormatError, match=f"next byte of this log is {cut}"):
                 low.append_data(cut - 1, data[cut - 1 :])
         low.append_data(len(data) - 1, data[-1:])
+        with pytest.raises(PutError, match="continue_puts"):
+            store.put("T0", b"x")
+        low.continue_puts()
+        low.continue_puts()
         ends = {(t, q): store.max_offset(t, q) for t in ("T0", "T1", "T2") for q in (0, 1)}
         assert sum(ends.values()) == 50
         for (topic, queue_id), end in ends.items():
@@ -233,6 +241,7 @@ def test_each_first_put_behind_data_has_the_next_queue_offset(kind: str, tmp_pat
     with pyrocketstore.open(tmp_path / "c", **SIZES) as store:
         low = store.message_store
         low.append_data(0, data)
+        low.continue_puts()
         puts: dict[str, Any] = {
             "put": lambda: store.put("T1", b"x").queue_offset,
             "put_many": lambda: store.put_many("T1", [b"x"])[0][0],
@@ -251,6 +260,7 @@ def test_light_queues_continue_too(tmp_path: Path) -> None:
             store.put("T", b"x", light_queues=["L", "M"])
     with pyrocketstore.open(tmp_path / "b", **SIZES, **lmq) as store:
         store.message_store.append_data(0, log_of(tmp_path / "a"))
+        store.message_store.continue_puts()
         store.put("T", b"y", light_queues=["M"])
         assert [m.body for m in store.read("%LMQ%M")] == [b"x"] * 3 + [b"y"]
         assert store.max_offset("%LMQ%L", 0) == 3
@@ -267,6 +277,7 @@ def test_a_partial_record_can_be_dropped(tmp_path: Path) -> None:
     assert store.get_data_end() == end
     assert store.append_data(end, data[end:]) == len(data)
     store.append_data(len(data), data[:0])
+    store.continue_puts()
     assert store.put_message(message()).phy_offset == len(data)
     store.shutdown()
 
@@ -298,30 +309,50 @@ def test_puts_and_data_of_two_threads_never_mix(tmp_path: Path) -> None:
     thread.join()
     assert not errors
     store.drop_partial_record()
+    store.continue_puts()
     assert store.put_message(message()).status is PutMessageStatus.PUT_OK
     store.shutdown()
     with pyrocketstore.open(tmp_path / "b", read_only=True) as reader:
         assert reader.verify().ok
 
 
-def test_a_listener_that_puts_does_not_wait_for_itself(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["message", "light", "future", "continue"])
+def test_a_listener_that_puts_does_not_wait_for_itself(tmp_path: Path, kind: str) -> None:
     fill(tmp_path / "a", 3)
     data = log_of(tmp_path / "a")
     seen: list[object] = []
 
     def arriving(*_: object) -> None:
         try:
-            seen.append(store.put_message(message("other")).status)
+            seen.append(put())
         except StoreStateError as error:
             seen.append(str(error))
 
-    store = DefaultMessageStore(settings_of(tmp_path / "b"), message_arriving_listener=arriving)
+    def put() -> object:
+        if kind == "continue":
+            return store.continue_puts()
+        if kind == "future":
+            return store.async_put_message(message("other")).result().status
+        light = {"INNER_MULTI_DISPATCH": "%LMQ%L"} if kind == "light" else {}
+        return store.put_message(message("other", properties=light)).status
+
+    settings = settings_of(
+        tmp_path / "b",
+        flush_disk_type=FlushDiskType.SYNC_FLUSH,
+        enable_lmq=True,
+        enable_multi_dispatch=True,
+    )
+    store = DefaultMessageStore(settings, message_arriving_listener=arriving)
     store.load()
     store.start()
     store.append_data(0, data)
     store.wait_dispatched()
     assert len(seen) >= 3
-    assert "cannot wait" in str(seen[0])
+    if kind == "continue":
+        assert "cannot wait" in str(seen[0])
+    else:
+        assert seen[0] is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    store.continue_puts()
     store.shutdown()
 
 
@@ -332,9 +363,54 @@ def test_puts_need_the_confirm_offset(tmp_path: Path) -> None:
     store.set_confirm_offset(0)
     store.append_data(0, data)
     with pytest.raises(StoreStateError, match="set_confirm_offset"):
-        store.put_message(message())
+        store.continue_puts()
     store.set_confirm_offset(len(data))
+    store.continue_puts()
     assert store.put_message(message()).queue_offset == 4
+    store.shutdown()
+
+
+def test_copied_delayed_messages_are_delivered_once_puts_continue(tmp_path: Path) -> None:
+    with pyrocketstore.open(tmp_path / "a", **SIZES, message_delay_level="1s 1h") as store:
+        store.put("T0", b"soon", delay_level=1)
+        store.flush()
+        data = log_of(tmp_path / "a")
+    with pyrocketstore.open(tmp_path / "b", **SIZES, message_delay_level="1s 1h") as store:
+        store.message_store.append_data(0, data)
+        store.message_store.wait_dispatched()
+        time.sleep(1.5)
+        assert store.message_store.get_max_phy_offset() == len(data)
+        store.message_store.continue_puts()
+        with store.consumer("g", "T0") as consumer:
+            assert [m.body for m in consumer.poll(1, timeout=30)] == [b"soon"]
+
+
+def test_a_put_behind_a_dropped_record_begins_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint knows of each file before its first record."""
+    fill(tmp_path / "a", 400)
+    data = log_of(tmp_path / "a")
+    store = started(settings_of(tmp_path / "b"))
+    size = store.commit_log.file_size
+    assert len(data) > size + 5
+    store.append_data(0, data[: size + 5])
+    begun: list[int] = []
+    monkeypatch.setattr(store.commit_log, "begin_file", lambda at, now_ms: begun.append(at))
+    store.drop_partial_record()
+    store.continue_puts()
+    assert store.put_message(message()).phy_offset == size
+    assert begun == [size]
+    store.shutdown()
+
+
+def test_a_refused_call_leaves_puts_as_they_were(tmp_path: Path) -> None:
+    store = started(settings_of(tmp_path / "b"))
+    assert store.put_message(message()).status is PutMessageStatus.PUT_OK
+    for data in (b"no record at all" * 50, "text", None):
+        with pytest.raises(StoreError):
+            store.append_data(store.get_data_end(), data)  # type: ignore[arg-type]
+        assert store.put_message(message()).status is PutMessageStatus.PUT_OK
     store.shutdown()
 
 
@@ -490,6 +566,24 @@ def test_after_an_error_of_the_system_the_data_come_again(
     store.append_data(at, data[at:])
     store.shutdown()
     assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
+
+
+def test_a_whole_record_that_could_not_be_stored_needs_no_more_data(tmp_path: Path) -> None:
+    fill(tmp_path / "a", 40)
+    data = log_of(tmp_path / "a")
+    env = Env()
+    store = started(settings_of(tmp_path / "b"), env)
+    store.append_data(0, data[:-5])
+    store.wait_dispatched()
+    file = store.commit_log.mapped_file_queue.mapped_files[-1]
+    with broken(env, "fallocate", in_the_log), broken(env, "pwrite", in_the_log):
+        file.wrote = file.wrote
+        with pytest.raises(StoreIOError):
+            store.append_data(len(data) - 5, data[-5:])
+    assert store.get_data_end() == len(data) > store.get_max_phy_offset()
+    assert store.append_data(len(data), b"") == len(data) == store.get_max_phy_offset()
+    store.continue_puts()
+    store.shutdown()
 
 
 # ---- durability and kills --------------------------------------------------------------------
