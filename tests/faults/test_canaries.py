@@ -268,20 +268,18 @@ def test_slots_that_are_not_derived_from_the_entries(tmp_path: Path, monkeypatch
 
         def __init__(self, table: SlotTable) -> None:
             self.slot_count = table.slot_count
-            self.hash_slot_num = table.hash_slot_num
 
         def write_to(self, env: Env, path: str) -> None:
             pass
 
     service = index_service.IndexService
-    derive = service._continue
+    write = service._write_continued
 
-    def keep(self: index_service.IndexService, path: str, slots: SlotTable) -> Any:
-        # A read-only opening replaces no slots of the file.
-        used: Any = slots if self._read_only else Kept(slots)
-        return derive(self, path, used)
+    def keep(self: index_service.IndexService, slots: SlotTable, point: SyncPoint) -> None:
+        kept: Any = Kept(slots)
+        write(self, kept, point)
 
-    monkeypatch.setattr(service, "_continue", keep)
+    monkeypatch.setattr(service, "_write_continued", keep)
     finds(tmp_path)
 
 
