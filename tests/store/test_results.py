@@ -38,6 +38,8 @@ CALLS: dict[str, Callable[[Store], object]] = {
     "put_batch": lambda store: store.put_batch("t", [b"1", b"2"]),
     "put_many": lambda store: store.put_many("t", [b"1", b"2"]),
     "put_message": lambda store: store.message_store.put_message(MessageExtBrokerInner("t", b"")),
+    "put_encoded": lambda store: store.message_store.put_encoded("t", 0, [b"x", b"y"]),
+    "get_records": lambda store: store.message_store.get_records("g", "t", 0, 0, 1),
     "refused put": lambda store: store.message_store.put_message(MessageExtBrokerInner("/", b"")),
     "get": lambda store: store.get(0),
     "get_many": lambda store: store.get_many([0]),
