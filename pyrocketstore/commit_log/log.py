@@ -236,9 +236,9 @@ class CommitLog:
         self.commit_buffers: Callable[[], None] = lambda: None
         #: called with the first byte of a file, and the time, before its first record
         self.begin_file: Callable[[int, int], None] = lambda offset, now_ms: None
-        #: called before the first put after `append_data`: waits until everything is dispatched
+        #: called by `continue_puts`: waits until everything is dispatched
         self.wait_dispatched: Callable[[], object] = lambda: None
-        #: called then: sets the next offset of each queue
+        #: called after that: sets the next offset of each queue
         self.set_next_offsets: Callable[[], None] = lambda: None
         self._roll_lock = threading.Lock()  # never held by a thread that runs signal handlers
         self._closed = False

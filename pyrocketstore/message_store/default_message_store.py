@@ -960,7 +960,7 @@ class DefaultMessageStore(StoreContext):
 
     @property
     def why_no_puts(self) -> BaseException | None:
-        """The reason why puts are refused, if an error or a partial record is one; else None."""
+        """The reason why puts are refused, if an error or `append_data` is one; else None."""
         return self.why_not_writeable or self.commit_log.why_no_puts()
 
     def shutdown(self) -> None:
@@ -1154,11 +1154,11 @@ class DefaultMessageStore(StoreContext):
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#checkStoreStatus.
         Differs: OS_PAGECACHE_BUSY also when more than `max_unforced_bytes` are not flushed;
-        SERVICE_NOT_AVAILABLE also while the data of `append_data` end within a record.
+        SERVICE_NOT_AVAILABLE also after `append_data`, until `continue_puts`.
         """
         if self.shutdown_flag or self.config.broker_role is BrokerRole.SLAVE:
             return PutMessageStatus.SERVICE_NOT_AVAILABLE
-        if not self.running_flags.is_writeable() or self.commit_log.core.partial_size:
+        if not self.running_flags.is_writeable() or self.commit_log.core.is_copying:
             return PutMessageStatus.SERVICE_NOT_AVAILABLE
         if self.is_os_page_cache_busy() or (not has_room and self.async_puts.is_behind()):
             return PutMessageStatus.OS_PAGECACHE_BUSY
@@ -1198,8 +1198,8 @@ class DefaultMessageStore(StoreContext):
         The data may be any part of that log: they may begin and end within a record and contain the
         ends of files. Records are stored as they are, and dispatched once they are whole. Bytes of
         a partial record are kept in memory until the rest of it arrives. From the first call on,
-        every put gets SERVICE_NOT_AVAILABLE, and no delayed message is delivered by a store with
-        the role SLAVE, until `continue_puts`.
+        every put gets SERVICE_NOT_AVAILABLE, and no copied delayed message is delivered, until
+        `continue_puts`.
 
         Parameters
         ----------
@@ -1271,7 +1271,7 @@ class DefaultMessageStore(StoreContext):
             self.start_schedule()
 
     def _wait_for_copied(self) -> None:
-        """Wait until the records of `append_data` are dispatched, before a put follows them."""
+        """Wait until the records of `append_data` are dispatched, before puts follow them."""
         self.wait_dispatched()
         if self.reput_service.is_unconfirmed():
             raise StoreStateError(
