@@ -86,6 +86,16 @@ def log_files(path: Path) -> list[int]:
     return sorted(int(p.name) for p in (path / "commitlog").iterdir())
 
 
+def log_files_and_next(store: DefaultMessageStore, path: Path) -> list[int]:
+    """The files of the log once the file after the last used one, which is made ahead, is there."""
+    following = store.commit_log.mapped_file_queue.mapped_files[-1].file_from_offset + LOG_SIZE
+    deadline = time.monotonic() + 30
+    while following not in (files := log_files(path)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return files
+
+
 def age(path: Path, hours: float, count: int | None = None) -> None:
     """Let the first `count` files of the log be `hours` older."""
     for file in sorted((path / "commitlog").iterdir())[:count]:
