@@ -122,12 +122,13 @@ def judge(store: Store, promised: State) -> list[int]:
     for topic, count in (("gone", "next"), ("rare", "rare")):
         end = store.max_offset(topic) if topic in store.topics() else 0
         assert end >= promised[count], topic
-    kept = numbers_of(store, "kept")
-    first = kept[0] if kept else promised["trimmed"]
-    assert first <= promised["trimmed"]
-    assert kept == list(range(first, first + len(kept)))
-    assert first + len(kept) >= promised["kept"]
-    assert store.max_offset("kept") == first + len(kept)
+    kept, end = numbers_of(store, "kept"), store.max_offset("kept")
+    assert end >= promised["kept"]
+    if kept:
+        assert kept == list(range(kept[0], end))
+        assert kept[0] <= promised["trimmed"]
+    else:  # those that a trim may have deleted; without a flush none of them needs to be known
+        assert end <= promised["trimmed"]
     # An image may tear the properties of a message that was not durable; no CRC covers them.
     for topic, numbers in (("gone", found), ("kept", kept)):
         by_key = [int(m.body) for m in store.query(topic, "k", max_num=10_000)]
