@@ -36,6 +36,8 @@ PRESETS: Mapping[str, Mapping[str, int]] = MappingProxyType(
 )
 #: The settings that index files determine where there are some.
 INDEX_NAMES = ("max_hash_slot_num", "max_index_num")
+#: 4.9.3's default length of the log's files.
+LOG_SIZE = 1 << 30
 #: Largest offset at which a file of a store may end: an offset plus a size then fits an int64.
 MAX_FILE_END = 0x7FFFFFFF00000000
 PAGE_SIZE = 4096
@@ -135,6 +137,8 @@ def log_file_size(env: Env, *directories: str, assumed: int | None = None) -> in
     longer be read with the right one. Evidence is a file whose name is not 0 and a multiple of the
     length, or a length of whole pages in a file whose last record ends inside the file.
 
+    4.9.3's default length needs no evidence: 4.9.3 itself would open such a file with it.
+
     Parameters
     ----------
     assumed : for a log that is only read, the length of a single file that was truncated; None: a
@@ -145,7 +149,7 @@ def log_file_size(env: Env, *directories: str, assumed: int | None = None) -> in
     files = find_files(env, 1, *directories)
     size = usual_size(files)
     fitting = [f for f in files if f.size == size and f.is_consistent]
-    if not files or any(f.offset > 0 for f in fitting):
+    if not files or any(f.offset > 0 for f in fitting) or (fitting and size == LOG_SIZE):
         return size
     file = fitting[0] if fitting else files[-1]
     if file.offset > 0:

@@ -14,6 +14,7 @@ from typing import Any
 from pyrocketstore.config.dledger import with_dledger_log
 from pyrocketstore.config.file_sizes import (
     INDEX_NAMES,
+    LOG_SIZE,
     has_index,
     log_file_size,
     queue_file_size,
@@ -141,7 +142,7 @@ class MessageStoreConfig:
     read_only_commit_log_store_paths: str | None = None
 
     # Files
-    mapped_file_size_commit_log: int = 1 << 30
+    mapped_file_size_commit_log: int = LOG_SIZE
     mapped_file_size_consume_queue: int = 300_000 * CQ_STORE_UNIT_SIZE
     enable_consume_queue_ext: bool = False
     mapped_file_size_consume_queue_ext: int = 48 << 20
@@ -265,8 +266,11 @@ class MessageStoreConfig:
     def __post_init__(self) -> None:
         set_field = object.__setattr__  # the dataclass is frozen for everyone else
         changed = set()
-        for name, kind in _KINDS.items():
-            value = _checked(name, kind, getattr(self, name))
+        for name, given in list(self.__dict__.items()):
+            # An opening makes several of these; nearly all values are the checked defaults.
+            if name not in _KINDS or (name in _DEFAULTS and given is _DEFAULTS[name]):
+                continue
+            value = _checked(name, _KINDS[name], given)
             set_field(self, name, value)
             if name in _DEFAULTS and value != _DEFAULTS[name]:
                 changed.add(name)

@@ -53,7 +53,7 @@ _DIGEST_SIZE = 16
 #: The magic, and the fields of CleanStop in their order. The CRC of all these bytes follows.
 _FIELDS = struct.Struct(f">8sqqqq{_DIGEST_SIZE}s{_DIGEST_SIZE}s")
 #: A store whose scan reads fewer bytes of the log has no such file: it would save nothing.
-SCANNED_MIN = 16 << 20
+SCANNED_MIN = 4 << 20
 #: In place of the last indexed record, where no key is put: an opening that puts keys must search.
 NO_INDEX = -2
 
