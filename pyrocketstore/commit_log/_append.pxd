@@ -18,6 +18,7 @@ cdef struct rs_append:
     int64_t size
     int32_t count
     int32_t error          # negated errno with RS_IO_ERROR
+    int32_t status         # set by `append_all`
     int64_t took_ms        # of an append that had to wait, by the monotonic clock
 
 
@@ -33,6 +34,20 @@ cdef struct rs_run_row:
     rs_queue_slot *slot    # of its queue
     int32_t size
     int32_t queue_id
+
+
+cdef struct rs_put:
+    # What one call appends: a block of records for one queue, or single records of any queues.
+    uint8_t *records       # encoded, back to back
+    int64_t size           # of the block, its number of records, and its QueueSlot, which the
+    int32_t count          # caller owns
+    PyObject *slot
+    bint queued            # a queue offset is used up by each
+    rs_run_row *rows       # NULL: a block
+    Py_ssize_t row_count
+    Py_ssize_t done        # rows that are in the log
+    int64_t *queue_offsets     # of each row, filled
+    int64_t *phy_offsets
 
 
 cdef class QueueSlot:
@@ -95,6 +110,7 @@ cdef class CommitLogCore:
     cdef dict recovered
     cdef RecordBuffer spare
     cdef readonly object on_new_queue
+    cdef object roll              # attaches the next file of the log
     cdef const uint8_t *bare      # the properties text of a message without properties
     cdef int32_t bare_size
     cdef bytes _bare_text
@@ -118,12 +134,10 @@ cdef class CommitLogCore:
                            rs_append *out) noexcept nogil
     cdef int append(self, uint8_t *records, int64_t size, int32_t count, QueueSlot slot,
                     bint queued, int64_t now, rs_append *out)
-    cdef int append_run(self, uint8_t *records, rs_run_row *rows, Py_ssize_t count,
-                        Py_ssize_t *done, int64_t *queue_offsets, int64_t *phy_offsets,
-                        rs_append *out) noexcept nogil
-    cdef int run_locked(self, uint8_t *records, rs_run_row *rows, Py_ssize_t count,
-                        Py_ssize_t *done, int64_t *queue_offsets, int64_t *phy_offsets,
-                        rs_append *out) noexcept nogil
+    cdef int append_run(self, rs_put *put, rs_append *out) noexcept nogil
+    cdef int run_locked(self, rs_put *put, rs_append *out) noexcept nogil
+    cdef object append_all(self, rs_put *put, list expected, rs_append *out)
+    cdef int append_expected(self, rs_put *put, list expected, rs_append *out) except -1
     cdef void note_put_time(self, int64_t took_ms) noexcept
     cdef RecordBuffer take_buffer(self)
     cdef void give_buffer(self, RecordBuffer buffer)
@@ -136,10 +150,8 @@ cdef class CommitLogCore:
     cdef void begin_hold(self) noexcept nogil
     cdef bint is_quick(self, int64_t size) noexcept nogil
     cdef void signal_appended(self) noexcept nogil
-    cdef int store_indirect(self, rs_mapped_file *file, int64_t position, const uint8_t *data,
-                            int64_t size) noexcept nogil
-    cdef void publish_indirect(self, rs_mapped_file *file, int64_t position,
-                               int64_t timestamp) noexcept nogil
+    cdef int store_and_publish(self, rs_mapped_file *file, int64_t position, const uint8_t *data,
+                               int64_t size, int64_t end, int64_t timestamp) noexcept nogil
     cdef void ask_ahead(self, rs_mapped_file *file, int64_t position) noexcept nogil
     cdef int copy_locked(self, const uint8_t *data, int64_t size, int64_t *at,
                          int32_t *error) noexcept nogil

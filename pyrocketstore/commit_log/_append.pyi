@@ -101,7 +101,8 @@ class CommitLogCore:
         slot: QueueSlot,
         queued: bool,
         expected: list[tuple[QueueSlot, int]] | None = None,
-    ) -> tuple[int, int, int, int, int]: ...
+    ) -> tuple[int, int, int, int, int | Exception]: ...
+    def roll_by(self, roll: Callable[[int], None]) -> None: ...
     @property
     def copied_end(self) -> int: ...  # bytes
     @property

@@ -640,33 +640,37 @@ cdef class CommitLogCore:
         """Said by the dispatcher before it sleeps: appends must wake it."""
         rs_store_release(&self.dispatcher_idle, idle)
 
-    cdef int store_indirect(self, rs_mapped_file *file, int64_t position, const uint8_t *data,
-                            int64_t size) noexcept nogil:
-        # The caller holds the put lock, and what it stores is confirmed.
-        if self.indirect == WRITTEN:
+    cdef int store_and_publish(self, rs_mapped_file *file, int64_t position, const uint8_t *data,
+                               int64_t size, int64_t end, int64_t timestamp) noexcept nogil:
+        # Makes confirmed bytes of the file records of the log: readers then see it up to `end`
+        # (bytes into the file). Returns a negated errno. The caller holds the put lock.
+        cdef int error
+        self.write_failed = self.indirect != 0
+        if self.indirect == BUFFERED:
+            if file.buffer == NULL:
+                return -EIO     # a caller committed a full file that it then shortened
+            memcpy(file.buffer + position, data, <size_t>size)
+        elif self.indirect == WRITTEN:
             if self.unclean:
                 return -EIO
-            return write_records(file, self.fd, position, data, size, &self.unclean)
-        if self.indirect == BUFFERED and file.buffer == NULL:
-            return -EIO     # a caller committed a full file that it then shortened
-        if self.indirect == BUFFERED:
-            memcpy(file.buffer + position, data, <size_t>size)
+            error = write_records(file, self.fd, position, data, size, &self.unclean)
+            if error < 0:
+                return error
         else:
             store_records(file.base + position, data, size)
-        return 0
-
-    cdef void publish_indirect(self, rs_mapped_file *file, int64_t position,
-                               int64_t timestamp) noexcept nogil:
+        if end == file.file_size:
+            file.data_end = position + size
         # First the position, then the time: a flush reads them in the opposite order.
         if self.indirect == BUFFERED:
-            rs_store_release(&file.appended, position)
+            rs_store_release(&file.appended, end)
             rs_store_release(&file.appended_timestamp, timestamp)
-            rs_store_release(&self.buffered_end, file.file_from_offset + position)
-            self.ask_commit(file, position)
-            return
-        rs_store_release(&file.wrote, position)
-        rs_store_release(&file.store_timestamp, timestamp)
-        rs_store_release(&self.end_offset, file.file_from_offset + position)
+            rs_store_release(&self.buffered_end, file.file_from_offset + end)
+            self.ask_commit(file, end)
+        else:
+            rs_store_release(&file.wrote, end)
+            rs_store_release(&file.store_timestamp, timestamp)
+            rs_store_release(&self.end_offset, file.file_from_offset + end)
+        return 0
 
     cdef void ask_commit(self, rs_mapped_file *file, int64_t position) noexcept nogil:
         cdef int64_t committed = rs_load_acquire(&file.wrote)
@@ -711,26 +715,19 @@ cdef class CommitLogCore:
             patch_record(records + at, out.queue_offset + i if queued else 0,
                          out.phy_offset + at, out.store_timestamp)
             at += rs_load_be32(records + at)
-        if self.indirect:
-            out.error = self.store_indirect(file, position, records, size)
-            if out.error < 0:
-                self.write_failed = True
-                rs_store_release(&self.hold, 0)
-                return RS_IO_ERROR
-        else:
-            store_records(file.base + position, records, size)
         if queued:
             rs_store_release(&slot.next_offset, out.queue_offset + count)
+        out.error = self.store_and_publish(file, position, records, size, position + size,
+                                           out.store_timestamp)
+        if out.error < 0:
+            if queued:
+                rs_store_release(&slot.next_offset, out.queue_offset)
+            rs_store_release(&self.hold, 0)
+            return RS_IO_ERROR
         slot.put_count += count
         slot.put_bytes += size
         self.put_count += count
         self.put_bytes += size
-        if self.indirect:
-            self.publish_indirect(file, position + size, out.store_timestamp)
-        else:
-            rs_store_release(&file.wrote, position + size)
-            rs_store_release(&file.store_timestamp, out.store_timestamp)
-            rs_store_release(&self.end_offset, out.phy_offset + size)
         rs_store_release(&self.hold, 0)
         self.ask_ahead(file, position + size)
         return RS_OK
@@ -745,25 +742,22 @@ cdef class CommitLogCore:
             self.ahead_asked = confirmed
             rs_event_signal(self.ahead)
 
-    cdef int append_run(self, uint8_t *records, rs_run_row *rows, Py_ssize_t count,
-                        Py_ssize_t *done, int64_t *queue_offsets, int64_t *phy_offsets,
-                        rs_append *out) noexcept nogil:
-        # Single records of any queues, from rows[done[0]] on: as many as the file takes, under one
+    cdef int append_run(self, rs_put *put, rs_append *out) noexcept nogil:
+        # Single records of any queues, from rows[done] on: as many as the file takes, under one
         # hold of the put lock. RS_OK: all are in the log.
         cdef int status
         out.error = 0
         if not self.take_in_time():
             return RS_BUSY
-        status = self.run_locked(records, rows, count, done, queue_offsets, phy_offsets, out)
+        status = self.run_locked(put, out)
         rs_lock_release(self.lock)
         self.signal_appended()
         return status
 
-    cdef int run_locked(self, uint8_t *records, rs_run_row *rows, Py_ssize_t count,
-                        Py_ssize_t *done, int64_t *queue_offsets, int64_t *phy_offsets,
-                        rs_append *out) noexcept nogil:
+    cdef int run_locked(self, rs_put *put, rs_append *out) noexcept nogil:
         cdef rs_mapped_file *file = self.file
-        cdef Py_ssize_t i = done[0]
+        cdef rs_run_row *rows = put.rows
+        cdef Py_ssize_t i = put.done
         cdef Py_ssize_t stop
         cdef int64_t first, position, size, now
         cdef int full = 0
@@ -771,7 +765,7 @@ cdef class CommitLogCore:
             return RS_NEED_FILE
         position = append_position(file) if self.indirect else file.wrote
         first = rows[i].position
-        stop = rows_within(rows, i, count,
+        stop = rows_within(rows, i, put.row_count,
                            file.file_size - RS_END_FILE_MIN_BLANK_LENGTH - position)
         if stop == i:
             return RS_END_OF_FILE
@@ -792,30 +786,30 @@ cdef class CommitLogCore:
                     return RS_IO_ERROR
                 size = rows[stop - 1].position + rows[stop - 1].size - first
         self.last_timestamp = now
-        for i in range(done[0], stop):
-            queue_offsets[i] = rows[i].slot.next_offset
-            phy_offsets[i] = file.file_from_offset + position + rows[i].position - first
-            patch_record(records + rows[i].position, queue_offsets[i], phy_offsets[i], now)
-            rs_store_release(&rows[i].slot.next_offset, queue_offsets[i] + 1)
+        for i in range(put.done, stop):
+            put.queue_offsets[i] = rows[i].slot.next_offset
+            put.phy_offsets[i] = file.file_from_offset + position + rows[i].position - first
+            patch_record(put.records + rows[i].position, put.queue_offsets[i], put.phy_offsets[i],
+                         now)
+            rs_store_release(&rows[i].slot.next_offset, put.queue_offsets[i] + 1)
             rows[i].slot.put_count += 1
             rows[i].slot.put_bytes += rows[i].size
-        out.error = self.store_indirect(file, position, records + first, size)
+        out.error = self.store_and_publish(file, position, put.records + first, size,
+                                           position + size, now)
         if out.error < 0:
-            self.write_failed = True
-            for i in range(stop - 1, done[0] - 1, -1):
-                rs_store_release(&rows[i].slot.next_offset, queue_offsets[i])
+            for i in range(stop - 1, put.done - 1, -1):
+                rs_store_release(&rows[i].slot.next_offset, put.queue_offsets[i])
                 rows[i].slot.put_count -= 1
                 rows[i].slot.put_bytes -= rows[i].size
             rs_store_release(&self.hold, 0)
             return RS_IO_ERROR
-        self.put_count += stop - done[0]
+        self.put_count += stop - put.done
         self.put_bytes += size
-        done[0] = stop
-        self.publish_indirect(file, position + size, now)
+        put.done = stop
         rs_store_release(&self.hold, 0)
         self.ask_ahead(file, position + size)
         out.error = full
-        if stop == count:
+        if stop == put.row_count:
             return RS_OK
         return RS_IO_ERROR if full < 0 else RS_END_OF_FILE
 
@@ -863,7 +857,64 @@ cdef class CommitLogCore:
             self.signal_appended()
         return status
 
-    def append_encoded(self, bytes records, int32_t count, QueueSlot slot, bint queued,
+    def roll_by(self, roll):
+        """Let `roll`, a callable(size), attach the next file of the log where one is full.
+
+        It raises a StoreError where that is not possible.
+        """
+        self.roll = roll
+
+    cdef object append_all(self, rs_put *put, list expected, rs_append *out):
+        # Appends everything, in as many files as it takes; a block of records goes into one.
+        # `out.status` is not RS_OK where something is left. Returns the StoreError of `roll`.
+        cdef bint has_rolled = False
+        while True:
+            if put.rows != NULL:
+                with nogil:
+                    out.status = self.append_run(put, out)
+            elif expected is None:
+                out.status = self.append(put.records, put.size, put.count, <QueueSlot>put.slot,
+                                         put.queued, 0, out)
+            else:
+                out.status = self.append_expected(put, expected, out)
+            if out.status != RS_END_OF_FILE and out.status != RS_NEED_FILE:
+                return None
+            has_rolled = has_rolled or out.status == RS_END_OF_FILE
+            try:
+                self.roll(put.size if put.rows == NULL else put.rows[put.done].size)
+            except StoreError as error:
+                if has_rolled:
+                    out.status = RS_END_OF_FILE
+                return error
+
+    cdef int append_expected(self, rs_put *put, list expected, rs_append *out) except -1:
+        # As `append`, if each QueueSlot of `expected` has the queue offset that is given with it:
+        # else RS_RETRY.
+        cdef QueueSlot slot = <QueueSlot>put.slot
+        cdef QueueSlot other
+        cdef int64_t value
+        cdef list slots = []
+        cdef int status = RS_OK
+        for other, value in expected:
+            slots.append((other, value))
+        out.error = 0
+        self.take_lock()
+        for item in slots:
+            if (<QueueSlot>(<tuple>item)[0]).slot.next_offset != <int64_t>(<tuple>item)[1]:
+                status = RS_RETRY
+        if status == RS_OK:
+            status = self.append_locked(put.records, put.size, put.count, &slot.slot, put.queued, 0,
+                                        out)
+            if status == RS_OK and put.queued:
+                for item in slots:
+                    rs_store_release(&(<QueueSlot>(<tuple>item)[0]).slot.next_offset,
+                                     <int64_t>(<tuple>item)[1] + 1)
+        rs_lock_release(self.lock)
+        if status == RS_OK:
+            self.signal_appended()
+        return status
+
+    def append_encoded(self, bytes records, int32_t count, QueueSlot slot not None, bint queued,
                        list expected=None):
         """Append encoded records, which are all for one queue and go into one file.
 
@@ -877,40 +928,23 @@ cdef class CommitLogCore:
 
         Returns
         -------
-        (status, phy_offset, queue_offset, store_timestamp, errno)
+        (status, phy_offset, queue_offset, store_timestamp, cause): as `ColumnAppends.append`
         """
-        cdef int64_t size = PyBytes_GET_SIZE(records)
         cdef RecordBuffer buffer = self.take_buffer()
         cdef rs_append out
-        cdef int status = RS_OK
-        cdef bint moved = False
-        cdef list slots = []
+        cdef rs_put put
         memset(&out, 0, sizeof(out))
-        buffer.ensure(size)
-        memcpy(buffer.data, PyBytes_AS_STRING(records), <size_t>size)
-        check_rows(buffer.data, size, count)
-        for other, value in expected or ():
-            slots.append((<QueueSlot?>other, <int64_t>value))
-        if expected is None:
-            status = self.append(buffer.data, size, count, slot, queued, 0, &out)
-        else:
-            self.take_lock()
-            for other, value in slots:
-                if (<QueueSlot>other).slot.next_offset != <int64_t>value:
-                    moved = True
-            if moved:
-                status = RS_RETRY
-            else:
-                status = self.append_locked(buffer.data, size, count, &slot.slot, queued, 0,
-                                            &out)
-                if status == RS_OK and queued:
-                    for other, value in slots:
-                        rs_store_release(&(<QueueSlot>other).slot.next_offset, <int64_t>value + 1)
-            rs_lock_release(self.lock)
-            if status == RS_OK:
-                self.signal_appended()
+        memset(&put, 0, sizeof(put))
+        put.size, put.count = PyBytes_GET_SIZE(records), count
+        put.slot, put.queued = <PyObject *>slot, queued
+        buffer.ensure(put.size)
+        put.records = buffer.data
+        memcpy(buffer.data, PyBytes_AS_STRING(records), <size_t>put.size)
+        check_rows(buffer.data, put.size, count)
+        error = self.append_all(&put, expected, &out)
         self.give_buffer(buffer)
-        return status, out.phy_offset, out.queue_offset, out.store_timestamp, -out.error
+        return (out.status, out.phy_offset, out.queue_offset, out.store_timestamp,
+                -out.error if error is None else error)
 
     # ---- bytes of another log ------------------------------------------------------------------
 
@@ -1120,14 +1154,11 @@ cdef class CommitLogCore:
         cdef int error
         self.begin_hold()
         error = confirm(file, position + size)
-        self.write_failed = error >= 0
+        self.write_failed = False
         if error >= 0:
-            error = self.store_indirect(file, position, data, size)
+            error = self.store_and_publish(file, position, data, size, end, timestamp)
         if error < 0:
             return error
-        if end == file.file_size:
-            file.data_end = position + size
-        self.publish_indirect(file, end, timestamp)
         if end < file.file_size:
             self.ask_ahead(file, end)
         return 0

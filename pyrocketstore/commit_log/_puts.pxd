@@ -102,7 +102,6 @@ cdef class Chunk:
 cdef class ColumnAppends:
     cdef CommitLogCore core
     cdef rs_outgoing template
-    cdef object roll
     cdef Chunk spare_chunk
     cdef readonly Py_ssize_t failed_row
     cdef int check_sizes(self, rs_outgoing *template, Columns columns,

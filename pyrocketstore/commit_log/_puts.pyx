@@ -32,6 +32,7 @@ from pyrocketstore.commit_log._append cimport (
     RecordBuffer,
     TopicEntry,
     rs_append,
+    rs_put,
     rs_run_row,
 )
 from pyrocketstore.record._record cimport encode_record, encoded_size, scan_properties
@@ -680,16 +681,14 @@ cdef class ColumnAppends:
     ----------
     core : CommitLogCore
     store_host : "ip:port", the store host, and the born host of messages without one
-    roll : callable(size) -> errno, attaches the next file of the log; 0 once it is attached
 
     Attribute: `failed_row`, the row that raised the exception of the last RS_NEED_PYTHON.
 
     Threads: any.
     """
 
-    def __cinit__(self, CommitLogCore core not None, store_host, roll not None):
+    def __cinit__(self, CommitLogCore core not None, store_host):
         self.core = core
-        self.roll = roll
         memset(&self.template, 0, sizeof(self.template))
         self.template.store_host_size = fill_outgoing_host(
             store_host, self.template.store_host, "store_host")
@@ -708,19 +707,20 @@ cdef class ColumnAppends:
         Returns
         -------
         (row, status, cause): rows before this one are in the log, and why it stopped (RS_OK: all
-        are); the cause is an errno, or with RS_NEED_PYTHON the exception of `failed_row`.
+        are). The cause is an errno; with RS_NEED_PYTHON the exception of `failed_row`; with
+        RS_END_OF_FILE and RS_NEED_FILE the StoreError for which no next file could be attached.
         """
-        cdef Py_ssize_t done = 0
         cdef Py_ssize_t count
         cdef int64_t[::1] queue_view = queue_offsets
         cdef int64_t[::1] phy_view = phy_offsets
         cdef CommitLogCore core = self.core
         cdef RecordBuffer buffer = core.take_buffer()
         cdef rs_append out
+        cdef rs_put put
         cdef rs_outgoing template = self.template
-        cdef int status = RS_OK
         cdef Chunk chunk = self.take_chunk()
         memset(&out, 0, sizeof(out))
+        memset(&put, 0, sizeof(put))
         if not 0 <= first <= stop <= columns.rows:
             raise ValueError(f"rows {first} to {stop} of {columns.rows}")
         if queue_view.shape[0] < stop or phy_view.shape[0] < stop:
@@ -738,20 +738,13 @@ cdef class ColumnAppends:
                     return first, RS_NEED_PYTHON, problem
                 if count < 0:
                     return first, RS_TOO_LARGE, 0
-                done = 0
+                put.records, put.rows, put.row_count, put.done = buffer.data, chunk.rows, count, 0
+                put.queue_offsets, put.phy_offsets = &queue_view[first], &phy_view[first]
                 with nogil:
                     chunk.encode(&template, buffer.data)
-                    status = core.append_run(buffer.data, chunk.rows, count, &done,
-                                             &queue_view[first], &phy_view[first], &out)
-                while status != RS_OK:
-                    if status != RS_END_OF_FILE and status != RS_NEED_FILE:
-                        return first + done, status, -out.error
-                    errno = self.roll(chunk.rows[done].size)
-                    if errno:
-                        return first + done, status, errno
-                    with nogil:
-                        status = core.append_run(buffer.data, chunk.rows, count, &done,
-                                                 &queue_view[first], &phy_view[first], &out)
+                error = core.append_all(&put, None, &out)
+                if out.status != RS_OK:
+                    return (first + put.done, out.status, -out.error if error is None else error)
                 first += count
         finally:
             self.give_chunk(chunk)
@@ -862,7 +855,7 @@ cdef class ColumnAppends:
     cdef bint take_text(self, Columns columns, Py_ssize_t i, object text) except -1:
         # False where the text is too long.
         cdef PropertyTexts texts = columns.texts
-        cdef const uint8_t *p
+        cdef const uint8_t *p = NULL
         cdef uint8_t *out
         cdef Py_ssize_t size = 0
         if text is None:

@@ -93,6 +93,11 @@ MAX_DELAY_LEVELS = 1000
 #: The longest delay; the time of delivery fits into an int64.
 DELAY_MAX_MS = 1 << 60
 
+#: What was tried of a put, where its append ended with one of these.
+_APPEND_STATUS = {
+    int(Status.END_OF_FILE): AppendMessageStatus.END_OF_FILE,
+    int(Status.IO_ERROR): AppendMessageStatus.UNKNOWN_ERROR,
+}
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -214,6 +219,7 @@ class CommitLog:
         )
         before = partial(_before_new_queue, env, config.store_path_root_dir, on_new_queue)
         self.core = CommitLogCore(env, largest_record(config), appended, before)
+        self.core.roll_by(self.roll)
         #: in DLedger mode: the entries before this physical offset are committed; None: unknown
         self.committed_end: int | None = None
         self._dledger = dledger_log_of(config.all_commit_log_paths)
@@ -599,33 +605,16 @@ class CommitLog:
             return make_result(
                 PutMessageStatus.MESSAGE_ILLEGAL, error=too_large(len(records), limit)
             )
-        rolled = False
-        while True:
-            status, phy_offset, queue_offset, store_timestamp, code = self.core.append_encoded(
-                records, count, slot, queued, expected
-            )
-            if status == Status.OK:
-                break
-            if status == Status.RETRY:
-                return None
-            if status == Status.BUSY:
-                return make_result(PutMessageStatus.OS_PAGECACHE_BUSY)
-            if status == Status.IO_ERROR:
-                error = StoreIOError(code, self.core.failed_operation, self._last_path())
-                return make_result(
-                    PutMessageStatus.UNKNOWN_ERROR, AppendMessageStatus.UNKNOWN_ERROR, error=error
-                )
-            rolled = rolled or status == Status.END_OF_FILE
-            try:
-                self.roll(len(records))
-            except CopyError as failure:
-                return make_result(PutMessageStatus.SERVICE_NOT_AVAILABLE, error=failure)
-            except (StoreIOError, StoreCorruptionError) as failure:
-                return make_result(
-                    PutMessageStatus.CREATE_MAPEDFILE_FAILED,
-                    AppendMessageStatus.END_OF_FILE if rolled else -1,
-                    error=failure,
-                )
+        status, phy_offset, queue_offset, store_timestamp, cause = self.core.append_encoded(
+            records, count, slot, queued, expected
+        )
+        if status == Status.RETRY:
+            return None
+        if status != Status.OK:
+            outcome, error = self.outcome_of(status, cause)
+            if isinstance(error, StoreStateError) and not isinstance(error, CopyError):
+                raise error  # closed
+            return make_result(outcome, _APPEND_STATUS.get(status, -1), error=error)
         return make_result(
             PutMessageStatus.PUT_OK,
             AppendMessageStatus.PUT_OK,
@@ -638,6 +627,20 @@ class CommitLog:
             store_host,
         )
 
+    def outcome_of(
+        self, status: int, cause: int | Exception
+    ) -> tuple[PutMessageStatus, Exception | None]:
+        """Return the status and the error of a put whose append was not OK, from the status and the
+        cause of `ColumnAppends.append`."""
+        if status == Status.BUSY:
+            return PutMessageStatus.OS_PAGECACHE_BUSY, None
+        if isinstance(cause, StoreStateError):
+            return PutMessageStatus.SERVICE_NOT_AVAILABLE, cause
+        if isinstance(cause, Exception):
+            return PutMessageStatus.CREATE_MAPEDFILE_FAILED, cause
+        error = StoreIOError(cause, self.core.failed_operation, self._last_path())
+        return PutMessageStatus.UNKNOWN_ERROR, error
+
     def roll(self, size: int) -> None:
         """Seal the current file if `size` bytes do not fit into it, and attach the next one.
 
@@ -649,22 +652,6 @@ class CommitLog:
         if reason is not None:
             raise reason
         shielded(lambda: self._roll(size))
-
-    def try_roll(self, size: int) -> int:
-        """As `roll`, for compiled callers: return the errno, 0 for none.
-
-        EEXIST: another file has the name of the next one. ESHUTDOWN: the store was closed, or no
-        put may follow the data of `append_data`.
-        """
-        try:
-            self.roll(size)
-        except StoreIOError as error:
-            return error.errno or errno.EIO
-        except StoreCorruptionError:
-            return errno.EEXIST
-        except StoreStateError:
-            return errno.ESHUTDOWN
-        return 0
 
     def _roll(self, size: int) -> None:
         with self._rolling():

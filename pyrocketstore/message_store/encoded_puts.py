@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +16,6 @@ from pyrocketstore.errors import (
     PutError,
     StoreError,
     StoreFormatError,
-    StoreIOError,
     without_frames,
 )
 from pyrocketstore.record._text import string_to_properties
@@ -137,7 +135,7 @@ class EncodedPuts:
     ) -> None:
         self.config, self.env, self.log, self.stats = config, env, log, stats
         self.refusal, self.append_message, self.flush = refusal, append_message, flush
-        self.appends = ColumnAppends(log.core, config.store_host, log.try_roll)
+        self.appends = ColumnAppends(log.core, config.store_host)
         self._multi = config.enable_multi_dispatch or config.enable_lmq
 
     def put(self, *arguments: Any) -> PutResults:
@@ -200,8 +198,8 @@ class _Call:
                 self._put_alone(row)
                 first = row + 1
             elif status != Status.OK:
-                assert isinstance(cause, int)
-                self._fail(first, status, cause)
+                outcome, error = self.puts.log.outcome_of(status, cause)
+                self.refuse_from(first, outcome, None if error is None else without_frames(error))
                 return False
         return True
 
@@ -248,23 +246,6 @@ class _Call:
             born_host=host if hosts is None else hosts[row],
             store_host=host,
         )
-
-    def _fail(self, first: int, status: int, code: int) -> None:
-        log = self.puts.log
-        if status == Status.BUSY:
-            self.refuse_from(first, PutMessageStatus.OS_PAGECACHE_BUSY, None)
-        elif code == errno.ESHUTDOWN:
-            self.refuse_from(first, PutMessageStatus.SERVICE_NOT_AVAILABLE, log.why_no_puts())
-        else:
-            is_write = status == Status.IO_ERROR
-            operation = log.core.failed_operation if is_write else "create"
-            self.refuse_from(
-                first,
-                PutMessageStatus.UNKNOWN_ERROR
-                if is_write
-                else PutMessageStatus.CREATE_MAPEDFILE_FAILED,
-                StoreIOError(code or errno.EIO, operation, log.config.commit_log_path),
-            )
 
     def refuse_from(
         self, first: int, status: PutMessageStatus, cause: BaseException | None

@@ -8,6 +8,7 @@ cimport cython
 from cpython.array cimport array, clone
 from cpython.buffer cimport PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
 from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy, memset
 
@@ -31,6 +32,7 @@ from pyrocketstore.commit_log._append cimport (
     RecordBuffer,
     TopicEntry,
     rs_append,
+    rs_put,
 )
 from pyrocketstore.commit_log._puts cimport (
     Chunk,
@@ -128,7 +130,7 @@ cdef class PutPath:
         self.state = state
         self.slow = slow
         self.ids = ids
-        self.appends = ColumnAppends(core, store_host, slow.roll)
+        self.appends = ColumnAppends(core, store_host)
         memset(&self.template, 0, sizeof(self.template))
         self.template.store_host_size = fill_outgoing_host(
             store_host, self.template.store_host, "store_host")
@@ -290,8 +292,9 @@ cdef class PutPath:
     def append_batch(self, Columns columns not None):
         """Append checked columns as one batch: one queue, one file, all or nothing.
 
-        Returns (PutMessageResult or None, status, errno): the result with RS_OK; RS_TOO_LARGE when
-        the records have more bytes than maxMessageSize or a file.
+        Returns (PutMessageResult or None, status, cause): the result with RS_OK; RS_TOO_LARGE when
+        the records have more bytes than maxMessageSize or a file; the cause of another status as
+        that of `ColumnAppends.append`.
         """
         cdef Py_ssize_t total = columns.rows
         cdef Py_ssize_t i
@@ -302,8 +305,9 @@ cdef class PutPath:
         cdef rs_append out
         cdef PutMessageResult result
         cdef array positions
-        cdef int status = RS_TOO_LARGE
+        cdef rs_put put
         memset(&out, 0, sizeof(out))
+        memset(&put, 0, sizeof(put))
         try:
             self.appends.check_sizes(&template, columns)
             chunk.reserve(total + 1)
@@ -312,16 +316,11 @@ cdef class PutPath:
                 return None, RS_TOO_LARGE, 0
             with nogil:
                 chunk.encode(&template, buffer.data)
-            while True:
-                status = core.append(buffer.data, chunk.size, <int32_t>total, chunk.slot, True, 0,
-                                     &out)
-                if status != RS_END_OF_FILE and status != RS_NEED_FILE:
-                    break
-                errno = self.slow.roll(chunk.size)
-                if errno:
-                    return None, status, errno
-            if status != RS_OK:
-                return None, status, -out.error
+            put.records, put.size, put.count = buffer.data, chunk.size, <int32_t>total
+            put.slot, put.queued = <PyObject *>chunk.slot, True
+            error = core.append_all(&put, None, &out)
+            if out.status != RS_OK:
+                return None, out.status, -out.error if error is None else error
             result = self.result_of(&out)
             positions = clone(LONGS, total, False)
             for i in range(total):

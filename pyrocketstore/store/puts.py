@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -31,7 +30,6 @@ from pyrocketstore.errors import (
     PutError,
     StoreError,
     StoreFormatError,
-    StoreIOError,
     StoreStateError,
 )
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
@@ -109,10 +107,6 @@ class SlowPuts:
             result = self.engine.put_settled(message)
             if not (has_room and self._may_wait(result.status)):
                 return result
-
-    def roll(self, size: int) -> int:
-        """Continue in the next file of the log; the errno where it cannot be made, else 0."""
-        return self.engine.commit_log.try_roll(size)
 
     def timed_out(self, result: PutMessageResult) -> PutMessageResult:
         """Raise PutError for a put that is in the log and did not reach the device in time."""
@@ -376,37 +370,29 @@ class BatchPuts:
             self._fail(0, outcome, error, engine.now())
         return slow.checked(engine.wait_flushed(result), len(columns))
 
-    def _fail(self, done: int, status: int, error: int | Exception, began: int) -> NoReturn:
+    def _fail(self, done: int, status: int, cause: int | Exception, began: int) -> NoReturn:
         """Raise PutError for a call of which `done` messages are in the log."""
         slow = self._slow
         if done == 0:
             slow.state.check()
-        if isinstance(error, Exception):
+        if status == Status.NEED_PYTHON:
+            assert isinstance(cause, Exception)
             outcome = PutMessageStatus.MESSAGE_ILLEGAL
-            if isinstance(error, (PutError, StoreStateError)):
+            if isinstance(cause, (PutError, StoreStateError)):
                 outcome = PutMessageStatus.SERVICE_NOT_AVAILABLE
             slow.note_many(outcome, done, began)
-            raise PutError(outcome, False, done, str(error)) from error
+            raise PutError(outcome, False, done, str(cause)) from cause
         if status == Status.TOO_LARGE:  # of a batch: each row of it fits
             limit = self._engine.commit_log.core.max_message_size
             raise slow.illegal(batch_too_large(limit + 1, limit))
-        if status == Status.BUSY:
-            raise PutError(PutMessageStatus.OS_PAGECACHE_BUSY, False, done)
-        if error == errno.ESHUTDOWN:
-            cause_of_all = self._engine.why_no_puts or "the store was closed meanwhile"
-            reason = f"from message {done} on: {cause_of_all}"
-            slow.note_many(PutMessageStatus.SERVICE_NOT_AVAILABLE, done, began)
-            raise PutError(PutMessageStatus.SERVICE_NOT_AVAILABLE, False, done, reason)
-        path = self._engine.config.commit_log_path
-        operation = self._engine.commit_log.core.failed_operation
-        cause = StoreIOError(error or errno.EIO, operation, path)
-        outcome = (
-            PutMessageStatus.UNKNOWN_ERROR
-            if status == Status.IO_ERROR
-            else PutMessageStatus.CREATE_MAPEDFILE_FAILED
-        )
+        outcome, error = self._engine.commit_log.outcome_of(status, cause)
+        if error is None:
+            raise PutError(outcome, False, done)
+        reason = str(error)
+        if outcome is PutMessageStatus.SERVICE_NOT_AVAILABLE:
+            reason = f"from message {done} on: {self._engine.why_no_puts or error}"
         slow.note_many(outcome, done, began)
-        raise PutError(outcome, False, done, str(cause)) from cause
+        raise PutError(outcome, False, done, reason) from error
 
     def _columns(
         self, topic: str, bodies: Any, queue_ids: Any, tags: Any, keys: Any, properties: Any

@@ -395,7 +395,7 @@ def test_a_put_beside_a_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, w
         raise StoreStateError("the store is closed")
 
     if way == "roll":
-        monkeypatch.setattr(low.commit_log, "roll", closed_before_the_roll)
+        low.commit_log.core.roll_by(closed_before_the_roll)
         with pytest.raises(PutError) as caught:
             store.put_many("t", [bytes(1000)] * 100)
         assert 0 < caught.value.count < 100

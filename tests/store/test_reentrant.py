@@ -133,17 +133,16 @@ def test_a_put_many_inside_of_put_many(tmp_path: Path) -> None:
     with pyrocketstore.open(tmp_path, **SIZES) as store:
         store.put("t", b"first")
         log = store.message_store.commit_log
-        roll = log.try_roll
         inner: list[list[int]] = []
 
-        def interrupted(size: int) -> int:
+        def interrupted(size: int) -> None:
             if len(inner) < 3:
                 inner.append([])
                 offsets, _ = store.put_many("t", [b"inner"] * 5, queue_ids=7)
                 inner[0] += offsets.tolist()
-            return roll(size)
+            log.roll(size)
 
-        log.try_roll = interrupted  # type: ignore[method-assign]
+        log.core.roll_by(interrupted)
         bodies = [b"y" * 1000] * 200
         offsets, _ = store.put_many("t", bodies, queue_ids=[0, 5] * 100)
         assert offsets[0::2].tolist() == list(range(1, 101))
