@@ -27,7 +27,7 @@ def clean_unused_topic(store: StoreContext, topics: Iterable[str]) -> None:
     Source: RocketMQ 4.9.3 DefaultMessageStore#cleanUnusedTopic.
     """
     keep = {*topics, *KEPT_TOPICS}
-    if store.is_started:
+    if store.life.is_started:
         store.wait_dispatched()  # else the table may lack the queue of a recent put
     for topic, queues in store.queue_table.by_topic().items():
         if topic in keep or topic.startswith(LMQ_PREFIX):
@@ -62,7 +62,7 @@ def _destroy_queue(
     Puts wait meanwhile: a message with an offset of the old queue would make those of the new one
     repeats.
     """
-    if not store.is_started:
+    if not store.life.is_started:
         remove_queue(store, topic, queue_id)
         return
     store.wait_dispatched()

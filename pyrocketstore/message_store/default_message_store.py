@@ -140,6 +140,7 @@ from pyrocketstore.schedule.pending import real_queues
 from pyrocketstore.schedule.service import ScheduleMessageService
 from pyrocketstore.system._env import Event
 from pyrocketstore.system.env import Env
+from pyrocketstore.system.life_state import Life, LifeState
 from pyrocketstore.system.live_stores import Attempts, was_removed
 from pyrocketstore.system.signal_shield import (
     Shield,
@@ -262,7 +263,7 @@ class DefaultMessageStore(StoreContext):
         self.read_only = read_only
         self.root = config.store_path_root_dir
         self.running_flags = RunningFlags()
-        self.shutdown_flag, self.pid = True, os.getpid()
+        self.life, self.pid = LifeState(), os.getpid()
         self._root_identity: tuple[int, int] | None = None  # of a read-only store
         self.plan: RecoveryPlan | None = None
         self.appended, self.moved = Event(), Event()
@@ -273,12 +274,7 @@ class DefaultMessageStore(StoreContext):
         self.loss_notices = LossNotices(self.env, self.root)
         self._make_hooks()
         self.life_lock = threading.RLock()
-        self.is_started = self._loaded = False
-        self._stopped = False  # the services have ended
-        self._clean = False  # and have dispatched and flushed everything
         self._has_light_queues = False  # a directory on disk says so
-        #: True once `shutdown` has released everything
-        self.has_ended = False
         #: the thread that calls dispatchers during recovery
         self._replayed_by: int | None = None
         self.stats_service = StoreStatsService(
@@ -294,7 +290,7 @@ class DefaultMessageStore(StoreContext):
             self._note_async_puts,
         )
         self.store_failure = StoreFailure(
-            self.running_flags, self.async_puts, self._abort_file, lambda: not self.has_ended
+            self.running_flags, self.async_puts, self._abort_file, lambda: not self.life.has_ended
         )
         self._lock_file = store_lock(self.env, config, self.store_failure.fail)
         self.file_systems = FileSystems(
@@ -303,7 +299,7 @@ class DefaultMessageStore(StoreContext):
         self.reports = StoreReports(
             self,
             self.stats_service,
-            earliest=lambda: self.get_earliest_message_time() if self._loaded else -1,
+            earliest=lambda: self.get_earliest_message_time() if self.life.is_loaded else -1,
             failure=lambda: self.why_not_writeable,
         )
 
@@ -365,7 +361,10 @@ class DefaultMessageStore(StoreContext):
 
     @one_at_a_time
     def _load_or_give_up(self) -> None:
-        self.has_ended = False
+        if self.life.has_ended:
+            self.life.move(Life.NEW)
+        if self.life.life is not Life.NEW:
+            raise StoreStateError(f"{self.root}: already open: the store is {self.life.life.value}")
         check_format(self.env, self.config, read_only=self.read_only)
         if self.read_only:
             self.env.require_directory(self.root)
@@ -493,7 +492,7 @@ class DefaultMessageStore(StoreContext):
         self.reads = StoreReads(
             self.env, self.config, self.commit_log, self.queue_table, self.index_service
         )
-        self._loaded = True
+        self.life.move(Life.LOADED)
 
     def _new_index(self) -> IndexService:
         return IndexService(
@@ -591,7 +590,7 @@ class DefaultMessageStore(StoreContext):
 
     def _refresh(self) -> int:
         with self.life_lock:
-            if not self._loaded:
+            if not self.life.is_loaded:
                 raise StoreStateError(f"{self.root}: the store is closed")
             self.check_root()
             before = self.commit_log.get_max_offset()
@@ -754,7 +753,7 @@ class DefaultMessageStore(StoreContext):
     def _start(self) -> None:
         if self.read_only:
             raise StoreStateError("the store is open read-only")
-        if not self._loaded or self.is_started or self.allocate_service is None:
+        if self.life.life is not Life.LOADED or self.allocate_service is None:
             raise StoreStateError("start() must be called once, after load()")
         self.reput_service = ReputMessageService(self.commit_log, self.dispatcher, self.appended)
         self.commit_log.wait_dispatched = self._wait_for_copied
@@ -780,9 +779,9 @@ class DefaultMessageStore(StoreContext):
             self.services.add_cleaning(self.newest_store_timestamp())
         if self.config.enables_retention:
             self.services.add_retention()
-        self.is_started = True
+        self.life.move(Life.STARTING)
         self.services.start()
-        self.shutdown_flag = False
+        self.life.move(Life.STARTED)
         schedule = self.services.schedule_service
         if schedule is not None and schedule.has_messages():  # now: deliveries are puts
             self.services.start_schedule()
@@ -894,7 +893,7 @@ class DefaultMessageStore(StoreContext):
             self.delay_offsets,
             put=self._put_due,
             flush=lambda: self.services.log_flush.flush_to_end(),
-            ends=lambda: self.shutdown_flag,
+            ends=lambda: not self.life.takes_puts,
             lacks_units=self.lacks_units,
             interval_ms=self.config.flush_delay_offset_interval,
         )
@@ -940,7 +939,7 @@ class DefaultMessageStore(StoreContext):
         return is_whole
 
     def _repair_later(self) -> None:
-        if self.is_started and not self.shutdown_flag:
+        if self.life.takes_puts:
             self.services.start_repair()
 
     @property
@@ -977,27 +976,28 @@ class DefaultMessageStore(StoreContext):
         if self.pid != os.getpid():
             return
         self._refuse_in_observer()
-        self.shutdown_flag = True
+        self.life.end_puts()
         shielded(self._engine._shutdown)
 
     @one_at_a_time
     def _shutdown(self) -> None:
-        if self.has_ended:  # another thread has done it
+        if self.life.has_ended:  # another thread has done it
             return
         self.on_dead("closed")
         self.commit_log.close()
-        if self.is_started:
-            self._clean = self.services.stop()
-            self._stopped = True
-            self.is_started = False
+        is_flushed = None  # no service has run
+        if self.life.is_started:
+            is_flushed = self.services.stop()
+            self.life.move(Life.STOPPED)
         if self.allocate_service is not None:
             self.allocate_service.shutdown()
-        if self._loaded:
+        if self.life.is_loaded:
             self.index_service.wait_flushed()
-        writes = self._loaded and not self.read_only
+        writes = self.life.is_loaded and not self.read_only
         try:  # no thread is left
-            clean = writes and self._finish()
+            clean = writes and self._finish(is_flushed)
             write_stop = self._note_clean_stop() if clean else None
+            self.life.move(Life.CLOSING)
             self._close_files()
             if write_stop is not None:
                 write_stop()
@@ -1007,7 +1007,7 @@ class DefaultMessageStore(StoreContext):
             try:
                 self._lock_file.release()
             finally:
-                self.has_ended = True
+                self._end()
         if writes and not clean:
             text = f"{self.root}: not everything could be dispatched and flushed"
             error = self.failure or self.running_flags.write_error
@@ -1021,7 +1021,7 @@ class DefaultMessageStore(StoreContext):
         while not self.life_lock.acquire(timeout=LOOK_S):
             check_abandoned()
         try:
-            self.shutdown_flag = True
+            self.life.end_puts()
             self._shutdown()
         except StoreError as error:
             LOG.error(
@@ -1050,11 +1050,19 @@ class DefaultMessageStore(StoreContext):
         text = printable(f"{self.root}: the store was not closed before its last reference went")
         warnings.warn(text, ResourceWarning, stacklevel=3)
 
-    def _finish(self) -> bool:
-        """Flush files without a service; return True when everything is dispatched and durable."""
-        clean = self._clean or not self._stopped
+    def _end(self) -> None:
+        if self.life.life is not Life.CLOSING:  # flushing has raised
+            self.life.move(Life.CLOSING)
+        self.life.move(Life.ENDED)
+
+    def _finish(self, is_flushed: bool | None) -> bool:
+        """Flush files without a service; return True when everything is dispatched and durable.
+
+        `is_flushed` : whether the services have dispatched and flushed everything; None: none ran
+        """
+        clean = is_flushed is not False
         try:
-            if not self._stopped:
+            if is_flushed is None:
                 flush_recovered(self)
             self._lock_file.check()
             if self.index_flush is None or not clean:
@@ -1073,7 +1081,8 @@ class DefaultMessageStore(StoreContext):
     def _close_files(self) -> None:
         """Close files and mappings, once no thread writes. The caller releases the lock last."""
         with contextlib.ExitStack() as rest:  # close each one, whatever another one raises
-            self._loaded = False
+            if self.life.life is Life.LOADED:  # it is loaded again, or was not loaded as a whole
+                self.life.move(Life.NEW)
             if self.transient_store_pool is not None:
                 rest.callback(self.transient_store_pool.destroy)
             if self.topics is not None:
@@ -1090,10 +1099,8 @@ class DefaultMessageStore(StoreContext):
 
     def after_fork(self) -> None:
         """In a forked child: disable this copy, which must touch nothing."""
-        self.on_dead("dead: the process was forked")
-        self.shutdown_flag = True
-        self._loaded = False
-        self.is_started = False
+        self.on_dead(Life.FORKED.value)
+        self.life.move(Life.FORKED)
 
     def destroy(self) -> None:
         """Delete the store's data: log, queues, index, abort, checkpoint. After shutdown().
@@ -1156,7 +1163,7 @@ class DefaultMessageStore(StoreContext):
         Differs: OS_PAGECACHE_BUSY also when more than `max_unforced_bytes` are not flushed;
         SERVICE_NOT_AVAILABLE also after `append_data`, until `continue_puts`.
         """
-        if self.shutdown_flag or self.config.broker_role is BrokerRole.SLAVE:
+        if not self.life.takes_puts or self.config.broker_role is BrokerRole.SLAVE:
             return PutMessageStatus.SERVICE_NOT_AVAILABLE
         if not self.running_flags.is_writeable() or self.commit_log.core.is_copying:
             return PutMessageStatus.SERVICE_NOT_AVAILABLE
@@ -1231,7 +1238,7 @@ class DefaultMessageStore(StoreContext):
         """
         phy_offset = exact_int64("phy_offset", phy_offset)
         self.check_started()
-        if self.shutdown_flag or not self.running_flags.is_writeable():
+        if not self.life.takes_puts or not self.running_flags.is_writeable():
             cause = self.why_not_writeable
             raise StoreStateError(f"{self.root}: no data can be appended: {cause}") from cause
         if self.async_puts.is_behind():
@@ -1353,7 +1360,7 @@ class DefaultMessageStore(StoreContext):
         self, message: MessageExtBrokerInner, *, has_room: bool = False
     ) -> PutMessageResult:
         # Before the put: a signal handler may raise between the append and any later step.
-        if PROPERTY_DELAY_TIME_LEVEL in message.properties and not self.shutdown_flag:
+        if PROPERTY_DELAY_TIME_LEVEL in message.properties and self.life.takes_puts:
             self.start_schedule()
         too_long = None
         if utf16_length(message.properties_string or "") > MAX_PROPERTIES_SIZE:
@@ -1623,7 +1630,7 @@ class DefaultMessageStore(StoreContext):
         topic, queue_id = queue_of(topic, queue_id)
         offset, max_msg_nums = exact_int64("offset", offset), whole_number("count", max_msg_nums)
         check_filter(message_filter)
-        if not self._loaded or not self.running_flags.is_readable():
+        if not self.life.is_loaded or not self.running_flags.is_readable():
             return None
         began = self.env.monotonic_ms()
         result = self.reads.get_message(
@@ -1716,7 +1723,7 @@ class DefaultMessageStore(StoreContext):
     def get_commit_log_data(self, phy_offset: int) -> SelectMappedBufferResult | None:
         """Return the bytes from `phy_offset` to the end of its file, for replication."""
         phy_offset = exact_int64("phy_offset", phy_offset)
-        return self.commit_log.get_data(phy_offset) if self._loaded else None
+        return self.commit_log.get_data(phy_offset) if self.life.is_loaded else None
 
     def get_message_ids(
         self, topic: str, queue_id: int, min_offset: int, max_offset: int, store_host: str
@@ -1816,7 +1823,7 @@ class DefaultMessageStore(StoreContext):
         also after a Ctrl-C."""
         self._refuse_in_observer()
         with self.life_lock:
-            if not self._loaded:
+            if not self.life.is_loaded:
                 raise StoreStateError(f"{self.root}: the store is closed")
             remove()
 
@@ -1913,7 +1920,7 @@ class DefaultMessageStore(StoreContext):
 
     def check_started(self) -> None:
         """Raise StoreStateError unless the store is open for writing and its services run."""
-        if not self.is_started or self._stopped:
+        if not self.life.is_started:
             state = "read-only" if self.read_only else "closed or not started"
             raise StoreStateError(f"{self.root}: the store is {state}")
 
@@ -1923,7 +1930,7 @@ class DefaultMessageStore(StoreContext):
         Raises StoreStateError when the store is not started, or does not clean.
         Source: RocketMQ 4.9.3 DefaultMessageStore#executeDeleteFilesManually.
         """
-        if not self.is_started or self.services.clean_commit_log is None:
+        if not self.life.is_started or self.services.clean_commit_log is None:
             raise StoreStateError("the store is not started, or was opened with cleans=False")
         self.services.clean_commit_log.execute_delete_files_manually()
 

@@ -27,6 +27,7 @@ from pyrocketstore.recovery.flushed import Flushed
 from pyrocketstore.recovery.loss_notices import LossNotices
 from pyrocketstore.system._env import Event
 from pyrocketstore.system.env import Env
+from pyrocketstore.system.life_state import LifeState
 from pyrocketstore.system.signal_shield import shielded
 from pyrocketstore.system.stalls import StallLog
 
@@ -68,6 +69,7 @@ class StoreContext:
     config: MessageStoreConfig
     env: Env
     root: str
+    life: LifeState
     read_only: bool
     running_flags: RunningFlags
     appended: Event  # signalled by appends
@@ -92,8 +94,6 @@ class StoreContext:
     index_flush: IndexFlush | None = set_by_load()
 
     reput_service: ReputMessageService = set_by_start()
-    #: True from `start` to `shutdown`
-    is_started: bool
 
     def consume_queues(self) -> list[ConsumeQueue]:
         """Return every queue that is known."""

@@ -380,7 +380,7 @@ class Store(StoreCalls):
         if self._state.is_open:
             self._state.close()
             _release_column_memory()
-        if not self.message_store.has_ended:
+        if not self.message_store.life.has_ended:
             self.message_store.shutdown()
 
     @property
@@ -392,7 +392,7 @@ class Store(StoreCalls):
         call but `close`, which waits for the rest.
         """
         engine = self.message_store
-        return not self._state.is_open and (engine.has_ended or engine.pid != os.getpid())
+        return not self._state.is_open and (engine.life.has_ended or engine.pid != os.getpid())
 
     def _while_open(self) -> StoreState:
         """A context that raises StoreStateError where the store is closed before or meanwhile."""

@@ -659,7 +659,7 @@ def test_the_face_cleans_nothing_unless_asked(tmp_path: Path, env: SetEnv) -> No
         with pyrocketstore.open(tmp_path, env=env, **given, **TINY_SIZES) as store:
             assert store.message_store.services.clean_resource is not None
     with pyrocketstore.open(tmp_path, env=env, config=conf, read_only=True) as store:
-        assert not store.message_store.is_started
+        assert not store.message_store.life.is_started
 
 
 def cleans_from_the_second_round(

@@ -147,7 +147,7 @@ class Run:
             self.counts[f"{device.failed.split()[0]} failed"] += 1
             self.counts["runs"] += 1
             self.look(is_first=True)
-            if store is not None and not store.message_store.has_ended:
+            if store is not None and not store.message_store.life.has_ended:
                 self.check_final(store)
             if store is not None:
                 demand((self.root / DIRECTORY / "abort").exists(), "abort is gone")
@@ -232,7 +232,7 @@ class Run:
                 store = runner.step(store)
             except pyrocketstore.StoreError:
                 demand(device.refused_opens > 0, "an error without a cause")
-                if store is not None and store.message_store.has_ended:
+                if store is not None and store.message_store.life.has_ended:
                     store = None
                     if self.program.settings.get("transient_store_pool_enable"):
                         self.journal.lost_buffers()

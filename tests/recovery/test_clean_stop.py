@@ -365,7 +365,7 @@ def test_damage_that_moves_no_time_is_found_by_reads(root: Path) -> None:
 
 
 def test_only_a_store_that_saves_a_scan_has_the_note(tmp_path: Path) -> None:
-    for count, has_note in ((10, False), (18, True)):
+    for count, has_note in ((3, False), (5, True)):
         root = tmp_path / str(count)
         with pyrocketstore.open(root) as store:
             for _ in range(count):

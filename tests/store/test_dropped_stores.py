@@ -258,7 +258,7 @@ def test_a_drop_takes_no_lock_and_waits_for_nobody(tmp_path: Path) -> None:
     with pytest.warns(ResourceWarning, match=UNCLOSED):
         engine.stats_service.watch = drop
         wait_until(lambda: not held, "the service has not come to it")
-        wait_until(lambda: engine.has_ended, "not closed")
+        wait_until(lambda: engine.life.has_ended, "not closed")
     with pyrocketstore.open(tmp_path, **SYNC_SIZES) as again:
         assert again.max_offset("T") == 1
 

@@ -1,0 +1,91 @@
+"""The life of a store: what it has opened and started, and what may follow."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from pyrocketstore.errors import StoreStateError
+
+__all__ = ["TRANSITIONS", "Life", "LifeState"]
+
+
+class Life(enum.Enum):
+    """The states of a store."""
+
+    NEW = "not loaded"
+    #: its files are open: it can be read
+    LOADED = "loaded"
+    #: its services start: no put is possible yet
+    STARTING = "starting"
+    STARTED = "started"
+    #: its services have ended: it can be read
+    STOPPED = "stopped"
+    #: its files are being closed
+    CLOSING = "closing"
+    #: everything is released
+    ENDED = "closed"
+    #: a copy in a forked child, which must touch nothing
+    FORKED = "dead: the process was forked"
+
+
+#: What may follow on each state; FORKED on any. A failed load goes back to NEW, and so does a load
+#: after an end.
+TRANSITIONS: Mapping[Life, frozenset[Life]] = MappingProxyType(
+    {
+        Life.NEW: frozenset({Life.LOADED, Life.CLOSING}),
+        Life.LOADED: frozenset({Life.NEW, Life.STARTING, Life.CLOSING}),
+        Life.STARTING: frozenset({Life.STARTED, Life.STOPPED}),
+        Life.STARTED: frozenset({Life.STOPPED}),
+        Life.STOPPED: frozenset({Life.CLOSING}),
+        Life.CLOSING: frozenset({Life.ENDED}),
+        Life.ENDED: frozenset({Life.NEW}),
+        Life.FORKED: frozenset(),
+    }
+)
+_LOADED = frozenset({Life.LOADED, Life.STARTING, Life.STARTED, Life.STOPPED})
+_STARTED = frozenset({Life.STARTING, Life.STARTED})
+
+
+class LifeState:
+    """The state of one store.
+
+    Threads: any reads; `end_puts` from any; `move` by one at a time.
+    """
+
+    def __init__(self) -> None:
+        self.life = Life.NEW
+        self._ends = False
+
+    def move(self, life: Life) -> None:
+        """Go on to a state. Raises StoreStateError if it does not follow on the present one."""
+        if life is not Life.FORKED and life not in TRANSITIONS[self.life]:
+            raise StoreStateError(f"a store that is {self.life.value} cannot become {life.value}")
+        if life is Life.NEW:
+            self._ends = False
+        self.life = life
+
+    def end_puts(self) -> None:
+        """Refuse puts from now on: a shutdown has begun, and may wait for other threads."""
+        self._ends = True
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the files are open."""
+        return self.life in _LOADED
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the services run."""
+        return self.life in _STARTED
+
+    @property
+    def takes_puts(self) -> bool:
+        """Whether puts are possible, as far as the life of the store decides it."""
+        return self.life is Life.STARTED and not self._ends
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether everything is released."""
+        return self.life is Life.ENDED
