@@ -15,7 +15,6 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from pyrocketstore.arguments._numbers_and_bodies import body_size
 from pyrocketstore.arguments.read_arguments import check_filter, queue_of, range_of, unit_of
 from pyrocketstore.arguments.scalars import (
     QUEUE_ID_MAX,
@@ -26,14 +25,14 @@ from pyrocketstore.arguments.scalars import (
 from pyrocketstore.cleaning import queue_removal
 from pyrocketstore.cleaning.retention import Trimmed
 from pyrocketstore.cleaning.topic_removal import TopicRemoval, check_removable
-from pyrocketstore.commit_log._puts import PutMessageResult, make_result, with_status
+from pyrocketstore.commit_log._puts import PutMessageResult
 from pyrocketstore.commit_log.log import CommitLog
 from pyrocketstore.commit_log.topic_min_offset_file import TopicMinOffsetFile
 from pyrocketstore.config.message_store_config import BrokerRole, MessageStoreConfig
 from pyrocketstore.consume_queue.many_queues import correct_min_offsets
 from pyrocketstore.consume_queue.multi_dispatch import put_unit
 from pyrocketstore.consume_queue.queue import ConsumeQueue
-from pyrocketstore.consume_queue.table import ConsumeQueueTable, is_safe_name, no_queue
+from pyrocketstore.consume_queue.table import ConsumeQueueTable
 from pyrocketstore.consumer.offsets import ConsumerOffsets
 from pyrocketstore.dispatch._dispatcher import Dispatcher
 from pyrocketstore.dispatch.observers import (
@@ -77,6 +76,7 @@ from pyrocketstore.index.sync_point import (
 from pyrocketstore.message_store.encoded_puts import EncodedPuts, PutResults
 from pyrocketstore.message_store.end_of_puts import StoreFailure
 from pyrocketstore.message_store.lost_ends import lost_end
+from pyrocketstore.message_store.message_puts import MessagePuts
 from pyrocketstore.message_store.reports import StoreReports
 from pyrocketstore.message_store.start_stop_services import StoreServices
 from pyrocketstore.message_store.stats import StoreStatsService
@@ -93,24 +93,14 @@ from pyrocketstore.record._record import allow_records
 from pyrocketstore.record._text import string_to_properties
 from pyrocketstore.record.message import (
     LMQ_PREFIX,
-    MAX_PROPERTIES_SIZE,
-    MAX_TOPIC_SIZE,
-    PROPERTIES_TOO_LONG,
     PROPERTY_DELAY_TIME_LEVEL,
-    PROPERTY_INNER_MULTI_DISPATCH,
     SCHEDULE_TOPIC,
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
     MessageExtBatch,
     MessageExtBrokerInner,
-    MessageRefused,
-    batch_too_large,
-    java_split,
     parse_java_int,
     settle,
-    topic_too_long,
-    utf8_length,
-    utf16_length,
 )
 from pyrocketstore.recovery.apply import apply_plan, flush_recovered, keep_lost_messages
 from pyrocketstore.recovery.clean_stop import (
@@ -170,7 +160,7 @@ OPEN_STORES: set[DefaultMessageStore] = set()
 #: The attributes that a reload replaces: what depends on the files.
 RELOADED = (
     "config commit_log topic_minimums queue_table checkpoint index_service dispatcher plan reads"
-    " running_flags follower"
+    " running_flags follower puts"
 ).split()
 #: Interval of checks whether the wait for another thread's close was abandoned (s).
 LOOK_S = 0.1
@@ -274,7 +264,6 @@ class DefaultMessageStore(StoreContext):
         self.loss_notices = LossNotices(self.env, self.root)
         self._make_hooks()
         self.life_lock = threading.RLock()
-        self._has_light_queues = False  # a directory on disk says so
         #: the thread that calls dispatchers during recovery
         self._replayed_by: int | None = None
         self.stats_service = StoreStatsService(
@@ -287,7 +276,7 @@ class DefaultMessageStore(StoreContext):
             self.commit_log.get_appended_offset,
             lambda: self.reports.flushed_where(),
             self.env.monotonic_ns,
-            self._note_async_puts,
+            self.stats_service.note_puts,
         )
         self.store_failure = StoreFailure(
             self.running_flags, self.async_puts, self._abort_file, lambda: not self.life.has_ended
@@ -295,6 +284,17 @@ class DefaultMessageStore(StoreContext):
         self._lock_file = store_lock(self.env, config, self.store_failure.fail)
         self.file_systems = FileSystems(
             self.env, self._lock_file.descriptors, config.syncfs_least_files
+        )
+        self.puts = MessagePuts(
+            config,
+            self.env,
+            self.life,
+            self.running_flags,
+            self.commit_log,
+            self.queue_table,
+            self.async_puts,
+            self.stats_service,
+            why_no_puts=lambda: self.why_no_puts,
         )
         self.reports = StoreReports(
             self,
@@ -767,7 +767,7 @@ class DefaultMessageStore(StoreContext):
             repair=self._repair,
             check_lock=self._lock_file.check,
         )
-        self.reports.services = self.services
+        self.reports.services = self.puts.services = self.services
         if self._broker_stats is not None:
             self._broker_stats.follow(self.commit_log.core.queue_put_totals)
             self.services.on_look = self._tick_broker_stats
@@ -902,7 +902,7 @@ class DefaultMessageStore(StoreContext):
         """Put a delayed message that is due; make room for it, as the puts of a program do."""
         if self.async_puts.is_behind():
             self.services.log_flush.flush_to_end()
-        result, stats = self.put_settled(message), self._broker_stats
+        result, stats = self.puts.put(message), self._broker_stats
         if (
             stats is not None
             and not result.status_code
@@ -1163,13 +1163,7 @@ class DefaultMessageStore(StoreContext):
         Differs: OS_PAGECACHE_BUSY also when more than `max_unforced_bytes` are not flushed;
         SERVICE_NOT_AVAILABLE also after `append_data`, until `continue_puts`.
         """
-        if not self.life.takes_puts or self.config.broker_role is BrokerRole.SLAVE:
-            return PutMessageStatus.SERVICE_NOT_AVAILABLE
-        if not self.running_flags.is_writeable() or self.commit_log.core.is_copying:
-            return PutMessageStatus.SERVICE_NOT_AVAILABLE
-        if self.is_os_page_cache_busy() or (not has_room and self.async_puts.is_behind()):
-            return PutMessageStatus.OS_PAGECACHE_BUSY
-        return PutMessageStatus.PUT_OK
+        return self.puts.status(has_room=has_room)
 
     def put_message(self, message: MessageExtBrokerInner) -> PutMessageResult:
         """Append one message, and wait for the flush as the settings say.
@@ -1181,13 +1175,7 @@ class DefaultMessageStore(StoreContext):
         Source: RocketMQ 4.9.3 DefaultMessageStore#putMessage.
         """
         settle(message)
-        return self.put_settled(message)
-
-    def put_settled(self, message: MessageExtBrokerInner) -> PutMessageResult:
-        """As put_message, for a message whose fields already have their exact types."""
-        began = self.env.monotonic_ms()
-        result = self._checked_put(message)
-        return self._noted(self._wait(result, message.wait_store_msg_ok), began)
+        return self.puts.put(message)
 
     def put_messages(self, batch: MessageExtBatch) -> PutMessageResult:
         """Append a batch to one queue, all or nothing. Raises as `put_message`.
@@ -1195,9 +1183,7 @@ class DefaultMessageStore(StoreContext):
         Source: RocketMQ 4.9.3 DefaultMessageStore#putMessages.
         """
         settle(batch)
-        began = self.env.monotonic_ms()
-        result = self._checked_batch(batch)
-        return self._noted(self._wait(result, batch.wait_store_msg_ok), began)
+        return self.puts.put_batch(batch)
 
     def append_data(self, phy_offset: int, data: bytes | bytearray | memoryview) -> int:
         """Append bytes of the log of another store, such as a slave receives from its master.
@@ -1241,8 +1227,7 @@ class DefaultMessageStore(StoreContext):
         if not self.life.takes_puts or not self.running_flags.is_writeable():
             cause = self.why_not_writeable
             raise StoreStateError(f"{self.root}: no data can be appended: {cause}") from cause
-        if self.async_puts.is_behind():
-            self.services.log_flush.flush_to_end()
+        self.puts.make_room()
         end = self.commit_log.append_data(phy_offset, data)
         stored = self.commit_log.get_appended_offset()
         status = self.services.flush_service.handle_disk_flush(stored, True)
@@ -1275,7 +1260,7 @@ class DefaultMessageStore(StoreContext):
         self.check_started()
         self.commit_log.continue_puts()
         if self.queue_table.of_topic(SCHEDULE_TOPIC):
-            self.start_schedule()
+            self.puts.start_schedule()
 
     def _wait_for_copied(self) -> None:
         """Wait until the records of `append_data` are dispatched, before puts follow them."""
@@ -1333,106 +1318,10 @@ class DefaultMessageStore(StoreContext):
         """
         if self._encoded_puts is None:
             self.check_started()
-            self._encoded_puts = self._engine._make_encoded_puts()
+            self._encoded_puts = self.puts.encoded()
         return self._encoded_puts.put(
             topics, queue_ids, bodies, properties, flags, sys_flags, born_timestamps, born_hosts
         )
-
-    def _make_encoded_puts(self) -> EncodedPuts:
-        return EncodedPuts(
-            self.config,
-            self.env,
-            self.commit_log,
-            self.stats_service,
-            refusal=self._refusal_with_room,
-            append_message=self.append_message,
-            flush=lambda end: self.services.flush_service.handle_disk_flush(end, True),
-        )
-
-    def _refusal_with_room(self) -> tuple[PutMessageStatus, BaseException | None]:
-        """Flush if too much is not durable; return the status of a put now, and its reason."""
-        if self.async_puts.is_behind():
-            self.services.log_flush.flush_to_end()
-        status = self.check_store_status()
-        return status, None if status is PutMessageStatus.PUT_OK else self.why_no_puts
-
-    def _checked_put(
-        self, message: MessageExtBrokerInner, *, has_room: bool = False
-    ) -> PutMessageResult:
-        # Before the put: a signal handler may raise between the append and any later step.
-        if PROPERTY_DELAY_TIME_LEVEL in message.properties and self.life.takes_puts:
-            self.start_schedule()
-        too_long = None
-        if utf16_length(message.properties_string or "") > MAX_PROPERTIES_SIZE:
-            too_long = MessageRefused("MESSAGE_ILLEGAL", PROPERTIES_TOO_LONG)
-        refused = self._refused(message.topic, too_long, has_room)
-        names = (message.properties.get(PROPERTY_INNER_MULTI_DISPATCH) or "").strip()
-        if refused is None and names and self.config.enable_lmq:
-            if not self._has_light_queues:
-                self._note_light_queues(names)
-            is_full = self.queue_table.lmq_count > self.config.max_lmq_consume_queue_num
-            if is_full and self.config.enable_multi_dispatch:
-                refused = make_result(PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED)
-        return self._outcome(refused, self.commit_log.put_message, message)
-
-    def _note_light_queues(self, names: str) -> None:
-        """Make the directory of the first light queue before the message is put.
-
-        An opening without settings knows by it that the store has light queues; otherwise a kill
-        before the dispatch would lose their units.
-        """
-        light = [name for name in java_split(names) if name.startswith(LMQ_PREFIX)]
-        if not light or not is_safe_name(light[0]):
-            return
-        if self.queue_table.lmq_count == 0:
-            path = os.path.join(self.queue_table.path, light[0], "0")
-            shielded(lambda: self.env.make_directories(path))
-        self._has_light_queues = True
-
-    def start_schedule(self) -> None:
-        """Start the thread that delivers delayed messages, unless it runs."""
-        schedule = self.services.schedule_service
-        if schedule is not None and not schedule.is_alive:
-            shielded(self.services.start_schedule)
-
-    def _checked_batch(self, batch: MessageExtBatch) -> PutMessageResult:
-        limit, size = self.config.max_message_size, body_size(batch.body)
-        too_long = batch_too_large(size, limit) if size > limit else None
-        refused = self._refused(batch.topic, too_long)
-        return self._outcome(refused, self.commit_log.put_messages, batch)
-
-    def _refused(
-        self, topic: str, too_long: MessageRefused | None, has_room: bool = False
-    ) -> PutMessageResult | None:
-        """Return the result of a put that is not tried; None for one that is."""
-        status = self.check_store_status(has_room=has_room)
-        if status is not PutMessageStatus.PUT_OK:
-            return make_result(status, error=self.why_no_puts)
-        error: StoreFormatError | MessageRefused | None = too_long
-        if utf16_length(topic) > MAX_TOPIC_SIZE:
-            error = topic_too_long(utf8_length(topic))
-        elif too_long is None and not is_safe_name(topic):
-            error = no_queue(topic)
-        return None if error is None else make_result(PutMessageStatus.MESSAGE_ILLEGAL, error=error)
-
-    def _outcome(
-        self,
-        refused: PutMessageResult | None,
-        put: Callable[[Putable], PutMessageResult],
-        message: Putable,
-    ) -> PutMessageResult:
-        """Put the message unless it is refused; count a status other than PUT_OK."""
-        result = put(message) if refused is None else refused
-        if result.status_code:
-            self.stats_service.note_outcome(result.status_code, 0, tried=refused is None)
-        return result
-
-    def _wait(self, result: PutMessageResult, wait_store_msg_ok: bool) -> PutMessageResult:
-        if result.status_code != 0:
-            return result
-        end = result.phy_offset + result.wrote_bytes
-        status = self.services.flush_service.handle_disk_flush(end, wait_store_msg_ok)
-        return result if status is PutMessageStatus.PUT_OK else with_status(result, status)
 
     def async_put_message(self, message: MessageExtBrokerInner) -> Future[PutMessageResult]:
         """As put_message; return a future that is done when the flush is.
@@ -1443,57 +1332,12 @@ class DefaultMessageStore(StoreContext):
         Source: RocketMQ 4.9.3 DefaultMessageStore#asyncPutMessage.
         """
         settle(message)
-        size = body_size(message.body)
-        return self._later(lambda: self._checked_put(message), size, message.wait_store_msg_ok)
+        return self.puts.put_later(message)
 
     def async_put_messages(self, batch: MessageExtBatch) -> Future[PutMessageResult]:
         """As put_messages; return a future: see async_put_message."""
         settle(batch)
-        size = body_size(batch.body)
-        return self._later(lambda: self._checked_batch(batch), size, batch.wait_store_msg_ok)
-
-    def append_message(self, message: MessageExtBrokerInner) -> PutMessageResult:
-        """As put_settled, without the wait for the flush, and not refused because of
-        `max_unforced_bytes`: the caller has room (PutRoom). The time is not counted."""
-        return self._checked_put(message, has_room=True)
-
-    def _later(
-        self, put: Callable[[], PutMessageResult], size: int, wait_store_msg_ok: bool
-    ) -> Future[PutMessageResult]:
-        puts = self.async_puts
-        if not puts.sync or not wait_store_msg_ok:
-            began = self.env.monotonic_ms()
-            return _done(self._noted(self._wait(put(), wait_store_msg_ok), began))
-        with puts.room(size) as room:
-            if not room.reserve():
-                busy = PutMessageStatus.OS_PAGECACHE_BUSY
-                self.stats_service.note_outcome(busy, 0, tried=False)
-                return _done(make_result(busy))
-            with puts.order:
-                result = put()
-                if result.status_code:
-                    return _done(result)
-                future = puts.add(result, room)
-        puts.ask()
-        return future
-
-    def _noted(self, result: PutMessageResult, began_ms: int) -> PutMessageResult:
-        if result.append_status_code == 0:
-            took_ms = self.env.monotonic_ms() - began_ms
-            self.stats_service.note_put(result.status_code, result.message_count, took_ms)
-        return result
-
-    def _note_async_puts(self, results: Iterable[tuple[PutMessageResult, int]]) -> None:
-        """Count puts that are done, each with the monotonic time (ns) of its append."""
-        now = self.env.monotonic_ns()
-        for result, began_ns in results:
-            took_ms = (now - began_ns) // 1_000_000
-            self.stats_service.note_put(result.status_code, result.message_count, took_ms)
-
-    def wait_flushed(self, result: PutMessageResult) -> PutMessageResult:
-        """Wait for the flush of an append by a compiled put."""
-        began = self.env.monotonic_ms()
-        return self._noted(self._wait(result, True), began)
+        return self.puts.put_batch_later(batch)
 
     def flush(self) -> int:
         """Flush the log up to the last put; return the physical offset before which it is durable.
@@ -1547,7 +1391,7 @@ class DefaultMessageStore(StoreContext):
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#isOSPageCacheBusy.
         """
-        return bool(self.commit_log.core.is_busy())
+        return self.puts.is_busy()
 
     def remain_transient_store_buffer_numbs(self) -> int:
         """Return the free buffers of the transient store pool; 2^31 - 1 without a pool.
@@ -1940,12 +1784,6 @@ OnReload = Callable[[DefaultMessageStore], Callable[[], None]]
 
 def _ignore(fresh: DefaultMessageStore) -> Callable[[], None]:
     return lambda: None
-
-
-def _done(result: PutMessageResult) -> Future[PutMessageResult]:
-    done: Future[PutMessageResult] = Future()
-    done.set_result(result)
-    return done
 
 
 class _Closer:

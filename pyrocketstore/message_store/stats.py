@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import collections
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from pyrocketstore.commit_log._append import CommitLogCore
+from pyrocketstore.commit_log._puts import PutMessageResult
 from pyrocketstore.display import logger
 from pyrocketstore.reading._queue_runs import ReadCounts
 from pyrocketstore.results import PutMessageStatus
@@ -94,6 +95,13 @@ class StoreStatsService(ServiceThread):
             if took_ms > self._time_max:
                 self._time_max = took_ms
             self._times[bucket] += 1
+
+    def note_puts(self, results: Iterable[tuple[PutMessageResult, int]]) -> None:
+        """Count puts that are done, each with the monotonic time (ns) of its append."""
+        now = self._clock()
+        for result, began_ns in results:
+            took_ms = (now - began_ns) // 1_000_000
+            self.note_put(result.status_code, result.message_count, took_ms)
 
     # Nothing is called under the lock: a signal handler that waits there for a thread, which may
     # count too, would wait for ever.

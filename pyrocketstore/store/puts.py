@@ -104,7 +104,7 @@ class SlowPuts:
         """Put a message as `put_message` does; return the result whatever its status."""
         while True:
             has_room = self.make_room()
-            result = self.engine.put_settled(message)
+            result = self.engine.puts.put(message)
             if not (has_room and self._may_wait(result.status)):
                 return result
 
@@ -247,14 +247,14 @@ class SlowPuts:
         return (
             status is PutMessageStatus.OS_PAGECACHE_BUSY
             and self.engine.async_puts.max_unforced_bytes > 0
-            and not self.engine.is_os_page_cache_busy()
+            and not self.engine.puts.is_busy()
         )
 
     def wait_for_room(self) -> None:
         """Wait until puts may be tried. Raises PutError with the reason where none may."""
         while True:
             has_room = self.make_room()
-            status = self.engine.check_store_status()
+            status = self.engine.puts.status()
             if status is PutMessageStatus.PUT_OK:
                 return
             if not (has_room and self._may_wait(status)):
@@ -274,7 +274,7 @@ class SlowAppends(SlowPuts):
 
     def put(self, *arguments: Any) -> PutMessageResult:
         """Append one message; the arguments are those of `PutPath.put`."""
-        return self.checked(self.engine.append_message(self.message_of(*arguments)), 1)
+        return self.checked(self.engine.puts.append(self.message_of(*arguments)), 1)
 
 
 class BatchPuts:
@@ -368,7 +368,7 @@ class BatchPuts:
             raise slow.illegal(refused) from refused
         if result is None:
             self._fail(0, outcome, error, engine.now())
-        return slow.checked(engine.wait_flushed(result), len(columns))
+        return slow.checked(engine.puts.wait_flushed(result), len(columns))
 
     def _fail(self, done: int, status: int, cause: int | Exception, began: int) -> NoReturn:
         """Raise PutError for a call of which `done` messages are in the log."""
@@ -446,7 +446,7 @@ class BatchPuts:
         if any(levels):
             for queue_id in {one for one, level in zip(queues, levels, strict=True) if level}:
                 self._engine.commit_log.core.slot(topic, queue_id)
-            self._engine.start_schedule()
+            self._engine.puts.start_schedule()
         return runs
 
     def _properties(self, number: int, *row: Any) -> dict[str, str]:

@@ -384,7 +384,7 @@ def test_a_put_beside_a_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, w
     store = pyrocketstore.open(tmp_path, **SIZES)
     low = store.message_store
     store.put("t", b"first")
-    check = low.check_store_status
+    check = low.puts.status
 
     def closed_meanwhile(**options: Any) -> Any:
         store.close()
@@ -401,7 +401,7 @@ def test_a_put_beside_a_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, w
         assert 0 < caught.value.count < 100
         assert caught.value.status.name == "SERVICE_NOT_AVAILABLE"
         return
-    monkeypatch.setattr(low, "check_store_status", closed_meanwhile)
+    monkeypatch.setattr(low.puts, "status", closed_meanwhile)
     with pytest.raises(StoreStateError):
         ways(b"x", MappingProxyType({"a": "b"}))[way](store)
     assert store.closed

@@ -524,7 +524,7 @@ def test_a_put_lock_that_is_held_is_no_want_of_room(
     with pyrocketstore.open(tmp_path, max_unforced_bytes=10_000, **ASYNC_SIZES) as store:
         low = store.message_store
         with monkeypatch.context() as patch:
-            patch.setattr(type(low), "is_os_page_cache_busy", lambda _: True)
+            patch.setattr(low.puts, "is_busy", lambda: True)
             for call in (lambda: run(store.aput("t", b"x")), lambda: store.put("t", b"x")):
                 with pytest.raises(PutError) as raised:
                     call()
