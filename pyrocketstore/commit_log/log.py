@@ -256,9 +256,8 @@ class CommitLog:
 
     def load(self) -> None:
         """Find the files. Raises StoreCorruptionError with the path of a file of the wrong size."""
-        if not self.read_only:
-            for path in self.config.commit_log_paths:
-                self.mapped_file_queue.changes.add(partial(remove_temporary_files, self.env, path))
+        for path in self.config.commit_log_paths:
+            self.mapped_file_queue.changes.add(partial(remove_temporary_files, self.env, path))
         if self._dledger is not None:
             self.committed_end = committed_end(self.env, self._dledger)
         self.mapped_file_queue.load()

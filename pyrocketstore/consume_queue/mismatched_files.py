@@ -97,8 +97,7 @@ def _restore(files: MappedFileQueue, file: MismatchedFile, unit: int, kept_at: s
             env.rename(file.path, f"{kept_at}/{name}")
             files.fsync_directory()
 
-        if not files.read_only:
-            files.changes.add(set_aside)
+        files.changes.add(set_aside)
         return False
     mapped_file = files.settings.open(env, file.path, mode="memory")
     mapped_file.set_positions(size)
@@ -118,8 +117,7 @@ def _restore(files: MappedFileQueue, file: MismatchedFile, unit: int, kept_at: s
         files.repaired(mapped_file)
 
     files.add_file(mapped_file)
-    if not files.read_only:
-        files.changes.add(give_length)
+    files.changes.add(give_length)
     return True
 
 

@@ -57,7 +57,7 @@ class ConsumeQueueTable:
         read_only: bool,
         changes: PlannedChanges | None = None,
     ) -> None:
-        self.changes = changes if changes is not None else PlannedChanges()
+        self.changes = PlannedChanges(read_only=read_only) if changes is None else changes
         self.env = env
         self.config = config
         self.commit_log = commit_log
@@ -92,7 +92,7 @@ class ConsumeQueueTable:
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#loadConsumeQueue.
         """
-        if not self.read_only and self.config.enable_consume_queue_ext:
+        if self.config.enable_consume_queue_ext:
             self.changes.add(partial(self._remove_temporary_files, self.ext_path))
         usual: list[ConsumeQueue] = []
         others: list[ConsumeQueue] = []
@@ -133,8 +133,7 @@ class ConsumeQueueTable:
         _check_size([q.ext.mapped_file_queue for q in self.all() if q.ext is not None], setting)
 
     def _remove_temporary_file(self, path: str) -> None:
-        if not self.read_only:
-            self.changes.add(partial(remove_temporary_file, self.env, path))
+        self.changes.add(partial(remove_temporary_file, self.env, path))
 
     def _remove_temporary_files(self, directory: str) -> None:
         for topic in self.env.listdir(directory):
@@ -162,7 +161,7 @@ class ConsumeQueueTable:
 
     def _before_cut(self) -> None:
         """Have this recovery, or the one after it, put the units again that are cut off."""
-        if not self.read_only and self.checkpoint is not None:
+        if self.checkpoint is not None:
             self.changes.add(self.checkpoint.uncover_log)
 
     def all(self) -> list[ConsumeQueue]:

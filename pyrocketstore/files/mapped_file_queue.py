@@ -123,7 +123,7 @@ class MappedFileQueue:
         self.mapped_file_size = mapped_file_size
         self.read_only = read_only
         self.derived = derived
-        self.changes = changes if changes is not None else PlannedChanges()
+        self.changes = PlannedChanges(read_only=read_only) if changes is None else changes
         self.mismatched: Sequence[MismatchedFile] = ()
         self.allocate_service = allocate_service
         self.settings = file_settings(
@@ -165,8 +165,7 @@ class MappedFileQueue:
                 break
             found.remove(entry)
             LOG.warning("%s: the file is empty and is skipped", path)
-            if not self.read_only:
-                self.changes.add(partial(self.env.remove, path))
+            self.changes.add(partial(self.env.remove, path))
         loaded = []
         mismatched = []
         for name, size, path in found:

@@ -115,8 +115,7 @@ class StoreCheckpoint:
         self._path = path
         self._read_only = read_only
         self._lock = threading.Lock()
-        if not read_only:
-            (PlannedChanges() if changes is None else changes).add(self._prepare)
+        (PlannedChanges(read_only=read_only) if changes is None else changes).add(self._prepare)
         data = self._read()
         #: the reason why the file counts as zeros; "": it is valid
         self.damage = damage or checkpoint_damage(data)

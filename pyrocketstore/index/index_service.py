@@ -244,7 +244,7 @@ class IndexService:
         self._root = root
         self._configured = (hash_slot_num, index_num)
         self._usual = usual
-        self._changes = PlannedChanges() if changes is None else changes
+        self._changes = PlannedChanges(read_only=read_only) if changes is None else changes
         self._geometry: tuple[int, int] | None = None
         #: why a read-only store cannot read its index: only queries raise it
         self.geometry_error: StoreFormatError | None = None
@@ -305,8 +305,7 @@ class IndexService:
         extended; the keys of a file that was cut, is damaged or breaks the order, and of all later
         files, are put again.
         """
-        if not self._read_only:
-            self._changes.add(partial(remove_temporary_files, self._env, self._root))
+        self._changes.add(partial(remove_temporary_files, self._env, self._root))
         found = find_index_files(self._env, self._root, follow=self._read_only)
         limit = self._checkpoint.index_msg_timestamp
         kept = dropped = [f for f in found if f.size > 0]
@@ -348,7 +347,7 @@ class IndexService:
         self._superfluous = [item.path for item in found if item not in kept]
         with self._lock:
             self._files = tuple(files)
-        if self.continued is not None and slots is not None and not self._read_only:
+        if self.continued is not None and slots is not None:
             assert self.sync_point is not None
             self._changes.add(partial(self._write_continued, slots, self.sync_point))
         self.indexed_phy_offset = max((f.end_phy_offset for f in files), default=-1)

@@ -305,7 +305,7 @@ class DefaultMessageStore(StoreContext):
 
     def _make_log_and_queues(self, on_new_queue: Callable[[str, int], None] | None) -> None:
         env, config, read_only = self.env, self.config, self.read_only
-        self.changes = PlannedChanges()
+        self.changes = PlannedChanges(read_only=read_only)
         self.allocate_service = None if read_only else make_allocate_service(env, config)
         self.commit_log = CommitLog(
             env,
@@ -433,8 +433,7 @@ class DefaultMessageStore(StoreContext):
             self.env.fsync_parent_directory(path)
 
     def _load(self) -> None:
-        if not self.read_only:
-            self.changes.plan()
+        self.changes.plan()
         if self.topics is not None:
             self.topics.load()
         if not self.read_only:  # a read-only store reads it when it is asked what waits
@@ -447,7 +446,7 @@ class DefaultMessageStore(StoreContext):
         self.commit_log.load()
         if not self.read_only:
             check_not_newer(self)
-        self.topic_minimums.load(self.commit_log, None if self.read_only else self.changes)
+        self.topic_minimums.load(self.commit_log, self.changes)
         self.commit_log.min_offsets = self.topic_minimums.offsets()
         self.queue_table.load()
         self.checkpoint = StoreCheckpoint(
