@@ -756,7 +756,10 @@ cdef class CommitLogCore:
 
     cdef int run_locked(self, rs_put *put, rs_append *out) noexcept nogil:
         cdef rs_mapped_file *file = self.file
+        cdef uint8_t *records = put.records
         cdef rs_run_row *rows = put.rows
+        cdef int64_t *queue_offsets = put.queue_offsets
+        cdef int64_t *phy_offsets = put.phy_offsets
         cdef Py_ssize_t i = put.done
         cdef Py_ssize_t stop
         cdef int64_t first, position, size, now
@@ -787,18 +790,17 @@ cdef class CommitLogCore:
                 size = rows[stop - 1].position + rows[stop - 1].size - first
         self.last_timestamp = now
         for i in range(put.done, stop):
-            put.queue_offsets[i] = rows[i].slot.next_offset
-            put.phy_offsets[i] = file.file_from_offset + position + rows[i].position - first
-            patch_record(put.records + rows[i].position, put.queue_offsets[i], put.phy_offsets[i],
-                         now)
-            rs_store_release(&rows[i].slot.next_offset, put.queue_offsets[i] + 1)
+            queue_offsets[i] = rows[i].slot.next_offset
+            phy_offsets[i] = file.file_from_offset + position + rows[i].position - first
+            patch_record(records + rows[i].position, queue_offsets[i], phy_offsets[i], now)
+            rs_store_release(&rows[i].slot.next_offset, queue_offsets[i] + 1)
             rows[i].slot.put_count += 1
             rows[i].slot.put_bytes += rows[i].size
-        out.error = self.store_and_publish(file, position, put.records + first, size,
+        out.error = self.store_and_publish(file, position, records + first, size,
                                            position + size, now)
         if out.error < 0:
             for i in range(stop - 1, put.done - 1, -1):
-                rs_store_release(&rows[i].slot.next_offset, put.queue_offsets[i])
+                rs_store_release(&rows[i].slot.next_offset, queue_offsets[i])
                 rows[i].slot.put_count -= 1
                 rows[i].slot.put_bytes -= rows[i].size
             rs_store_release(&self.hold, 0)
