@@ -73,6 +73,7 @@ from pyrocketstore.errors import (
     StoreFormatError,
     StoreIOError,
     StoreStateError,
+    StoreTypeError,
 )
 from pyrocketstore.system.live_stores import was_removed
 from pyrocketstore.system.signal_shield import shielded
@@ -893,12 +894,12 @@ cdef class CommitLogCore:
         # As `append`, if each QueueSlot of `expected` has the queue offset that is given with it:
         # else RS_RETRY.
         cdef QueueSlot slot = <QueueSlot>put.slot
-        cdef QueueSlot other
-        cdef int64_t value
         cdef list slots = []
         cdef int status = RS_OK
         for other, value in expected:
-            slots.append((other, value))
+            if type(other) is not QueueSlot:
+                raise StoreTypeError(f"expected: {type(other).__name__} instead of QueueSlot")
+            slots.append((other, <int64_t>value))
         out.error = 0
         self.take_lock()
         for item in slots:

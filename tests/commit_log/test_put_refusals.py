@@ -31,6 +31,7 @@ from pyrocketstore import (
     StoreTypeError,
 )
 from pyrocketstore.record._message import encode_messages, properties_to_string
+from pyrocketstore.results import Status
 from pyrocketstore.system.signal_shield import imported
 
 SIZES: dict[str, Any] = {
@@ -405,6 +406,21 @@ def test_a_put_beside_a_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, w
     with pytest.raises(StoreStateError):
         ways(b"x", MappingProxyType({"a": "b"}))[way](store)
     assert store.closed
+
+
+def test_an_append_with_odd_expectations_writes_nothing(store: pyrocketstore.Store) -> None:
+    """The compiled append of a message for several queues compares their offsets under a lock."""
+    store.put("t", b"first")
+    core = store.message_store.commit_log.core
+    slot, end = core.slot("t", 0), core.appended_end
+    for expected in ([(None, 0)], [("t", 0)], [(slot, 1 << 70)], [(slot, "1")], [slot], [()]):
+        with pytest.raises((TypeError, ValueError, OverflowError)):
+            core.append_encoded(b"", 0, slot, True, cast(Any, expected))
+        assert (core.appended_end, slot.offset) == (end, 1)
+    moved = core.append_encoded(b"", 0, slot, True, [(slot, 0)])
+    assert moved[0] == Status.RETRY and slot.offset == 1
+    store.put("t", b"second")
+    assert store.max_offset("t") == 2
 
 
 @pytest.mark.parametrize(
