@@ -93,7 +93,7 @@ MAX_DELAY_LEVELS = 1000
 #: The longest delay; the time of delivery fits into an int64.
 DELAY_MAX_MS = 1 << 60
 
-#: What was tried of a put, where its append ended with one of these.
+#: The AppendMessageStatus of a put, by the status of its append.
 _APPEND_STATUS = {
     int(Status.END_OF_FILE): AppendMessageStatus.END_OF_FILE,
     int(Status.IO_ERROR): AppendMessageStatus.UNKNOWN_ERROR,

@@ -30,7 +30,7 @@ class Life(enum.Enum):
     FORKED = "dead: the process was forked"
 
 
-#: What may follow on each state; FORKED on any. A failed load goes back to NEW, and so does a load
+#: The states that may follow on each state; FORKED may follow on any. A failed load goes back to NEW, and so does a load
 #: after an end.
 TRANSITIONS: Mapping[Life, frozenset[Life]] = MappingProxyType(
     {
@@ -59,7 +59,7 @@ class LifeState:
         self._ends = False
 
     def move(self, life: Life) -> None:
-        """Go on to a state. Raises StoreStateError if it does not follow on the present one."""
+        """Enter a state. Raises StoreStateError if it does not follow on the present one."""
         if life is not Life.FORKED and life not in TRANSITIONS[self.life]:
             raise StoreStateError(f"a store that is {self.life.value} cannot become {life.value}")
         if life is Life.NEW:

@@ -52,7 +52,7 @@ class QueueView(NamedTuple):
 
 
 class View(NamedTuple):
-    """What a door finds in a directory."""
+    """The content of a directory, as a door finds it."""
 
     log_end: int
     queues: dict[tuple[str, int], QueueView]
