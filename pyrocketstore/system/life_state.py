@@ -30,8 +30,8 @@ class Life(enum.Enum):
     FORKED = "dead: the process was forked"
 
 
-#: The states that may follow on each state; FORKED may follow on any. A failed load goes back to NEW, and so does a load
-#: after an end.
+#: The states that may follow on each state; FORKED may follow on any. A failed load goes back to
+#: NEW, and so does a load after an end.
 TRANSITIONS: Mapping[Life, frozenset[Life]] = MappingProxyType(
     {
         Life.NEW: frozenset({Life.LOADED, Life.CLOSING}),
