@@ -37,7 +37,7 @@ cdef struct rs_run_row:
 
 
 cdef struct rs_put:
-    # What one call appends: a block of records for one queue, or single records of any queues.
+    # The records that one call appends: a block for one queue, or single records of any queues.
     uint8_t *records       # encoded, back to back
     int64_t size           # of the block, its number of records, and its QueueSlot, which the
     int32_t count          # caller owns

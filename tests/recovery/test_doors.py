@@ -7,6 +7,7 @@ a rule below."""
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -80,15 +81,20 @@ def _phy_offsets(units: QueueUnits) -> tuple[int | None, ...]:
     return tuple(at if is_there else None for at, is_there in found)
 
 
-def _queue_view(queue: ConsumeQueue) -> QueueView:
-    first, end = queue.first_readable_offset(), queue.get_max_offset_in_queue()
+def _view_of_units(first: int, end: int, read: Callable[[int, int], QueueUnits]) -> QueueView:
+    """Read the units [first, end) by calls of `read` with a part of them."""
     units: tuple[int | None, ...] = ()
     while first + len(units) < end:
-        found = _phy_offsets(queue.read_units(first + len(units), end - first - len(units)))
+        found = _phy_offsets(read(first + len(units), end))
         if not found:
             break
         units += found
     return QueueView(first, end, units)
+
+
+def _queue_view(queue: ConsumeQueue) -> QueueView:
+    first, end = queue.first_readable_offset(), queue.get_max_offset_in_queue()
+    return _view_of_units(first, end, lambda at, stop: queue.read_units(at, stop - at))
 
 
 def view_of(engine: DefaultMessageStore) -> View:
@@ -134,14 +140,9 @@ def by_batch(root: Path, made: Made) -> View:
         for queue in snapshot.queues(options):
             whole = snapshot.whole_range(queue)
             units = RangeUnits(snapshot.store.env, whole, fail_on_data_loss=False)
-            read: tuple[int | None, ...] = ()
-            while whole.start + len(read) < whole.stop:
-                more = _phy_offsets(units.read(whole.start + len(read), whole.stop))
-                if not more:
-                    break
-                read += more
             if whole.stop:
-                found[queue.topic, queue.queue_id] = QueueView(whole.start, whole.stop, read)
+                view = _view_of_units(whole.start, whole.stop, units.read)
+                found[queue.topic, queue.queue_id] = view
         return View(snapshot.max_phy_offset, found)
 
 
@@ -162,16 +163,12 @@ def by_verify(root: Path, made: Made) -> int:
 # ---- the differences -----------------------------------------------------------------------------
 
 
-def is_cut_log(name: str, damage: str) -> bool:
-    """Whether a file of the log has another length; an empty last file is what a kill leaves."""
-    is_empty = damage == "empty" and "last file`" not in f"{name}`"
-    return name.startswith("`commitlog") and (damage == "cut" or is_empty)
-
-
-def meant_writer(name: str, damage: str) -> bool:
+def is_refused(name: str, damage: str) -> bool:
     """An opening for writing refuses a log with a file of another length, which it could not
-    continue; a read-only one reads the bytes that are there."""
-    return is_cut_log(name, damage)
+    continue; a read-only one reads the bytes that are there. A kill may leave an empty last file.
+    """
+    is_empty = damage == "empty" and not name.endswith("last file")
+    return name.startswith("`commitlog") and (damage == "cut" or is_empty)
 
 
 def check_batch(found: View, reader: View, name: str) -> None:
@@ -235,7 +232,7 @@ def test_doors_agree(stores: dict[str, Stores], tmp_path: Path, name: str, state
         do_damage(path_of(root, pattern, which), path_of(other.root, pattern, which), damage)
         reader = by_reader(root, made)
         where = (name, damage, state)
-        if meant_writer(name, damage):
+        if is_refused(name, damage):
             with pytest.raises(pyrocketstore.StoreCorruptionError):
                 by_writer(root, made, work)
         else:
