@@ -350,10 +350,10 @@ class PlainStore:
         for queue in found.values():
             queue.covered = min(queue.covered, self.end)
         rows = [] if replay_from is None else self.rows_from(replay_from)
-        for queue in found.values():
+        for key, queue in found.items():
             # If the last unit names another record, recovery searches backwards for a unit that
             # decides what is replayed: tests/consume_queue/test_damaged_units.py.
-            queue.exact &= rows is not None and not self._ends_wrong(queue)
+            queue.exact &= rows is not None and not self._ends_wrong(key, queue)
             queue.exact &= not queue.ends_expired(min(self.log, default=0))
         had_units = {key for key, queue in found.items() if queue.rows}
         of_queue: dict[tuple[str, int], list[Row]] = {}
@@ -467,13 +467,15 @@ class PlainStore:
         wanted = (size, phy_offset, queue_offset, key[1])
         return sum(map(operator.eq, (own, stored, offset, queue_id), wanted)) >= AGREEING_MIN
 
-    def _ends_wrong(self, queue: PlainQueue) -> bool:
-        """Return True if the last unit names a record of another queue offset."""
+    def _ends_wrong(self, key: tuple[str, int], queue: PlainQueue) -> bool:
+        """Return True if the last unit names a whole record that is not its own."""
         if not queue.rows:
             return False
         phy_offset, size, _ = queue.rows[-1]
-        record = self.record_at(phy_offset, size)
-        return record is not None and record.queue_offset != queue.end - 1
+        record = self.record_at(phy_offset)
+        if record is None:
+            return False
+        return record.total_size != size or not oracle.is_queued(record, *key, queue.end - 1)
 
     def _dispatch(
         self, queues: dict[tuple[str, int], PlainQueue], phy_offset: int, record: oracle.Record

@@ -229,7 +229,7 @@ def test_new_directories_whose_names_are_never_flushed(tmp_path: Path, monkeypat
             fsync(env, path)
 
     monkeypatch.setattr(Env, "fsync_new_names", not_of_queues)
-    finds(tmp_path, 3)
+    finds(tmp_path, 5)
 
 
 def persist_last(patch: Patch, wrapped: type, method: str) -> None:

@@ -16,8 +16,8 @@ import device as simulated
 from device import Captured, Device
 from fault_programs import DIRECTORY, NEVER, open_store
 from journal import SETTINGS
+from judge import problems_but_torn
 from pyrocketstore import MessageExt, Store
-from pyrocketstore.columns._record_walk import BAD_PROPERTIES
 from support.seed import SEED
 from survivors import examine_images
 
@@ -136,7 +136,7 @@ def judge(store: Store, promised: State) -> list[int]:
         durable = range(promised["trimmed"], promised["kept"])
         assert set(by_key) >= {number for number in numbers if number in durable}
     report = store.verify()
-    problems = [one for one in report.problems if one.text != BAD_PROPERTIES]
+    problems = problems_but_torn(report)
     assert not problems, problems[:3]
     return found
 
