@@ -12,10 +12,6 @@ abstract class LoadWorkload extends Workload {
     void check(DefaultMessageStore store, long messages) throws Exception {
     }
 
-    /** Releases what shutdown has kept. */
-    void release(DefaultMessageStore store) throws Exception {
-    }
-
     /**
      * Loads the store; the answer is the number of messages in the first queues of TOPIC.
      *
@@ -39,7 +35,8 @@ abstract class LoadWorkload extends Workload {
         check(store, messages);
         store.getAllocateMappedFileService().shutdown();
         store.shutdown();
-        release(store);
+        store.getStoreCheckpoint().shutdown(); // which shutdown() of a store without threads keeps
+        Stores.release(store);
         Result result = items < 0
             ? new Result(messages, bytes, start, end, messages)
             : new Result(items, 0, start, end, messages);
