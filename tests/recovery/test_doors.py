@@ -33,8 +33,11 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pyrocketstore.spark.options import STREAM, StorePlace, read_options
 from pyrocketstore.spark.plan.live_queues import LiveQueues
+from pyrocketstore.spark.plan.offsets import INITIAL, Limits
 from pyrocketstore.spark.plan.snapshot import StoreSnapshot
+from pyrocketstore.spark.plan.stream import StreamPlan
 from pyrocketstore.spark.read.units import RangeUnits
+from pyrocketstore.spark.task_types import DataLossError
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")
 
@@ -154,6 +157,12 @@ def by_stream(root: Path, made: Made) -> dict[tuple[str, int], tuple[int, int]]:
     return {name: (live.min_offset(name), end) for name, end in ends.items() if end}
 
 
+def start_of_stream(root: Path, made: Made, **more: str) -> None:
+    """Plan the first batch of a stream of all messages."""
+    words = {"path": str(root), "brokerConf": str(made.conf), "startingOffsets": "earliest"}
+    StreamPlan(read_options(words | more, STREAM), 0, None).latest_offset(INITIAL, Limits())
+
+
 def by_verify(root: Path, made: Made) -> int:
     """Only the number of messages."""
     with pyrocketstore.open(root, read_only=True, **made.settings) as store:
@@ -187,7 +196,7 @@ def check_stream(
     found: dict[tuple[str, int], tuple[int, int]], reader: View, name: str, whole: View
 ) -> None:
     """A stream recovers nothing: of a damaged queue it has what the files show, of a log what its
-    records prove. It never has more than was put."""
+    records prove. It never has more than was put, and does not begin behind what a reader has."""
     if name.startswith(("`consumequeue`", "`commitlog")):
         for key, (first, end) in found.items():
             most = whole.queues[key]
@@ -241,7 +250,14 @@ def test_doors_agree(stores: dict[str, Stores], tmp_path: Path, name: str, state
         if state == "killed":  # nothing is new in the other directory
             assert by_refresh(root, made, work) == reader, where
         check_batch(by_batch(root, made), reader, name)
-        check_stream(by_stream(root, made), reader, name, whole[state])
+        stream = by_stream(root, made)
+        check_stream(stream, reader, name, whole[state])
+        if any(first > reader.queues[key].first for key, (first, _) in stream.items()):
+            with pytest.raises(DataLossError, match="are missing or damaged"):
+                start_of_stream(root, made)
+            start_of_stream(root, made, failOnDataLoss="false")
+        else:
+            start_of_stream(root, made)
         messages = sum(queue.end - queue.first for queue in reader.queues.values())
         assert by_verify(root, made) == messages, where
 

@@ -4,6 +4,7 @@ Spark."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from pyrocketstore import Store
 from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE as UNIT
 from pyrocketstore.errors import StoreCorruptionError, StoreWarning
+from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 from pyrocketstore.spark.options import STREAM, read_options
 from pyrocketstore.spark.plan.live_queues import LiveQueues
 from pyrocketstore.spark.plan.offsets import INITIAL, encode_offset
@@ -23,7 +25,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from pyrocketstore.spark.source.stream import StoreStreamReader
-from streams import live, next_batch, open_store, put, queue_file, reader, rows, write_at
+from streams import COLUMNS, live, next_batch, open_store, put, queue_file, reader, rows, write_at
 
 COUNT = 200
 LOG_FILE = 1 << 16
@@ -396,3 +398,85 @@ def test_an_unmounted_store_is_not_polled_without_pause(tmp_path: Path) -> None:
     for _ in range(20):
         assert next_batch(stream, start) == start
     assert len(slept) == once
+
+
+# ---- a queue without its first units -------------------------------------------------------------
+
+
+@pytest.fixture
+def short_files(tmp_path: Path) -> Path:
+    """A store of 35 messages in four queue files, and of another queue in one."""
+    with open_store(tmp_path / "short") as store:
+        for number in range(35):
+            store.put("t", b"%d" % number)
+            if number < 5:
+                store.put("u", b"%d" % number)
+    return tmp_path / "short"
+
+
+@pytest.mark.parametrize("how", ["removed", "zeros", "first unit"])
+def test_messages_before_the_first_unit_are_reported(short_files: Path, how: str) -> None:
+    """Without the report they would be lost: they return before the stream's positions."""
+    file = queue_file(short_files, "t")
+    first = 10
+    if how == "removed":
+        file.unlink()
+    elif how == "zeros":
+        write_at(file, 0, bytes(10 * UNIT))
+    else:
+        write_at(file, 0, bytes(UNIT))
+        first = 1
+    for options in ({"startingOffsets": "earliest"}, {"startingTimestamp": 10**12}):
+        stream = reader(short_files, **options)
+        with pytest.raises(DataLossError, match=f"files of the queue is {first}, .*from 0 on are"):
+            next_batch(stream, INITIAL)
+        stream = reader(short_files, **options, failOnDataLoss=False)
+        assert len(rows(stream, INITIAL, next_batch(stream, INITIAL))) == 35 - first + 5
+    late = '{"t":{"0":12},"u":{"0":0}}'
+    for options in ({"startingOffsets": late}, {"startingOffsets": "latest"}, {"topic": "u"}):
+        stream = reader(short_files, **{"startingOffsets": "earliest", **options})
+        next_batch(stream, INITIAL)
+    shutil.rmtree(short_files / "consumequeue")
+    with open_store(short_files):
+        pass
+    stream = everything(short_files)
+    assert len(rows(stream, INITIAL, next_batch(stream, INITIAL))) == 40
+
+
+def test_units_that_return_while_a_stream_begins_are_read(
+    short_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = queue_file(short_files, "t")
+    data = file.read_bytes()
+    file.unlink()
+
+    def restore(env: Env, seconds: float) -> None:
+        file.write_bytes(data)
+
+    monkeypatch.setattr(Env, "sleep", restore)
+    options = {"path": str(short_files), "startingOffsets": "earliest"}
+    stream = StoreStreamReader(read_options(options, STREAM), COLUMNS, recovery_s=60)
+    assert len(rows(stream, INITIAL, next_batch(stream, INITIAL))) == 40
+
+
+def test_an_expired_begin_is_no_loss(tmp_path: Path) -> None:
+    with open_store(tmp_path / "store") as store:
+        put(store, "t", 100, body=bytes(200))
+        assert store.trim(before=1 << 62).files
+        first = store.min_offset("t")
+    stream = everything(tmp_path / "store")
+    assert offsets(stream, INITIAL, next_batch(stream, INITIAL)) == list(range(first, 100))
+
+
+def test_a_store_that_cannot_be_opened_still_begins(
+    short_files: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue_file(short_files, "t").unlink()
+
+    def fails(*_: object) -> None:
+        raise StoreCorruptionError("a", 0, "damaged")
+
+    monkeypatch.setattr(DefaultMessageStore, "load", fails)
+    stream = everything(short_files)
+    assert len(rows(stream, INITIAL, next_batch(stream, INITIAL))) == 30
+    assert "whether the log has messages before the begin of a queue is unknown" in caplog.text

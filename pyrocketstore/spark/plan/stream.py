@@ -14,7 +14,7 @@ import numpy as np
 
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
-from pyrocketstore.spark.options import SourceOptions
+from pyrocketstore.spark.options import LATEST, SourceOptions
 from pyrocketstore.spark.plan.live_queues import LiveQueues, Waiting
 from pyrocketstore.spark.plan.offsets import (
     Limits,
@@ -26,6 +26,7 @@ from pyrocketstore.spark.plan.offsets import (
     named_queues,
     share,
 )
+from pyrocketstore.spark.plan.recovered_starts import recovered_starts
 from pyrocketstore.spark.plan.snapshot import SAMPLE_COUNT, starting_offset
 from pyrocketstore.spark.plan.stream_continuity import StreamStores
 from pyrocketstore.spark.plan.task_splitting import Wanted, mean_size, queue_tasks
@@ -211,10 +212,44 @@ class StreamPlan:
         """Return where the stream begins; computed once."""
         if self._pinned is None:
             self._check_start()
-            self._pinned = {
-                key: self._start_of(key, queue_end) for key, queue_end in queue_ends.items()
-            }
+            self._pinned = self._first_start(queue_ends)
         return self._pinned
+
+    def _first_start(self, queue_ends: Positions) -> Positions:
+        """Return where the stream begins. It would not read messages whose units are missing or
+        damaged at the begin of a queue: what restores them puts them before its positions."""
+        env = self._env_of_stores()
+        until_ns = env.monotonic_ns() + int(self.recovery_s * 1e9)
+        while True:
+            begins = {key: self._start_of(key, end) for key, end in queue_ends.items()}
+            at_low = {key for key in begins if self._begins_at_low(key, begins[key])}
+            before = {
+                (place.broker_name, *name): start
+                for place in self.options.places
+                if any(key[0] == place.broker_name for key in at_low)
+                for name, start in recovered_starts(place, self.options).items()
+                if (place.broker_name, *name) in at_low and start < begins[place.broker_name, *name]
+            }
+            if not before or env.monotonic_ns() >= until_ns:
+                break
+            env.sleep(_LOOK_AGAIN_S)
+            self.look(now=True)
+        for key, start in sorted(before.items()):
+            text = (
+                f"{_name(key)}: the first unit in the files of the queue is {begins[key]}, and the "
+                f"units of its messages from {start} on are missing or damaged: `verify` says how "
+                "to restore them"
+            )
+            if self.options.fail_on_data_loss:
+                raise DataLossError(f"{text}; failOnDataLoss=false begins at {begins[key]}")
+            LOG.warning("rocketmq-store: %s; the stream begins at %d", text, begins[key])
+        return begins
+
+    def _begins_at_low(self, key: QueueKey, start: int) -> bool:
+        """Whether a start is that of the files, and messages may have been before it."""
+        starting = self.options.starting
+        is_latest = starting.timestamp_of(*key) is None and starting.offset_of(*key) == LATEST
+        return not is_latest and 0 < start <= self.stores()[key[0]].min_offset(key[1:])
 
     def _check_start(self) -> None:
         """Raise StoreFormatError where the start names a missing queue: that queue would begin
