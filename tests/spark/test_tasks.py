@@ -320,6 +320,26 @@ def test_data_loss_names_the_file_of_the_log(tmp_path: Path) -> None:
     assert f"{place} (T/0, queue offset {lost[0]}): gone, with {len(lost)} " in str(caught.value)
 
 
+@pytest.mark.parametrize("mode", ["queue", "sequential"])
+@pytest.mark.parametrize("zeros", [1, 40])
+def test_a_start_by_time_reports_damaged_units_before_it(
+    tmp_path: Path, mode: str, zeros: int
+) -> None:
+    """When their messages were stored is unknown."""
+    root = tmp_path / "s"
+    with pyrocketstore.open(root, mapped_file_size_consume_queue=400) as store:
+        store.put_many("T", [b"body"] * 100)
+    for number in range(0, zeros, 20):
+        path = root / f"consumequeue/T/0/{number * 20:020d}"
+        with path.open("r+b") as file:
+            file.write(bytes(20 * min(zeros, 20)))
+    by_time = {"readMode": mode, "startingTimestamp": 10**12, "snapshot": "load"}
+    with pytest.raises(DataLossError, match="units are gone, the first is 0;"):
+        tasks(root, "body", **by_time)
+    found = tasks(root, "body", **by_time, failOnDataLoss=False)
+    assert sum(map(rows, found)) == 100 - zeros
+
+
 SMALL_FILE = 1 << 14
 
 

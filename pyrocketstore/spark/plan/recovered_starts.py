@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreError
 from pyrocketstore.spark.options import SourceOptions, StorePlace
@@ -20,8 +19,7 @@ def recovered_starts(place: StorePlace, options: SourceOptions) -> dict[tuple[st
     """Return the first queue offset of the selected range of each queue, as a batch plans it.
 
     It may be less than that of the files: a batch reads messages without units from the log, and
-    reports damaged units. A range by time includes damaged units at the begin of a queue: the times
-    of their messages are unknown.
+    reports damaged units.
 
     Returns {} with a warning for a store that cannot be opened.
     """
@@ -30,7 +28,7 @@ def recovered_starts(place: StorePlace, options: SourceOptions) -> dict[tuple[st
     def starts() -> dict[tuple[str, int], int]:
         with StoreSnapshot(place, options.broker_conf, "skip") as snapshot:
             return {
-                (queue.topic, queue.queue_id): _start(snapshot, queue, lenient)
+                (queue.topic, queue.queue_id): snapshot.range_of(queue, lenient).start
                 for queue in snapshot.queues(options)
             }
 
@@ -40,9 +38,3 @@ def recovered_starts(place: StorePlace, options: SourceOptions) -> dict[tuple[st
         text = "whether the log has messages before the begin of a queue is unknown"
         LOG.warning("rocketmq-store: %s: %s: %s", place.broker_name, text, error)
         return {}
-
-
-def _start(snapshot: StoreSnapshot, queue: ConsumeQueue, options: SourceOptions) -> int:
-    first = snapshot.bounds(queue)[0]
-    is_damaged = (queue.read_units(first, 1).size <= 0).any()
-    return first if is_damaged else snapshot.range_of(queue, options).start

@@ -26,6 +26,7 @@ from pyrocketstore.message_store.default_message_store import DefaultMessageStor
 from pyrocketstore.message_store.lost_ends import listed_log_files
 from pyrocketstore.recovery.other_formats import check_format
 from pyrocketstore.spark.options import EARLIEST, LATEST, Bound, SourceOptions, StorePlace
+from pyrocketstore.spark.read.units import UNITS_AT_ONCE
 from pyrocketstore.spark.task_types import DataLossError, LogFile, QueueRange
 from pyrocketstore.system.env import Env
 
@@ -167,7 +168,8 @@ class StoreSnapshot:
         return queue.first_readable_offset(), stop
 
     def range_of(self, queue: ConsumeQueue, options: SourceOptions) -> QueueRange:
-        """Return the selected range of a queue.
+        """Return the selected range of a queue. A start by time includes damaged units directly
+        before its first message: when their messages were stored is unknown.
 
         Raises DataLossError where an offset is outside of the queue, under failOnDataLoss.
         """
@@ -178,6 +180,8 @@ class StoreSnapshot:
         where = queue.mapped_file_queue.store_path
         find = functools.partial(self.lower_bound, queue)
         start = starting_offset(named, where, options, low, high, find)
+        if options.starting.timestamp_of(*named) is not None:
+            start = _with_damaged(queue, low, start)
         fails = options.fail_on_data_loss
         stop = _offset_of(options.ending, "ending", named, where, low, high, find, fails)
         return self.whole_range(queue).cut(start, max(start, stop))
@@ -317,6 +321,17 @@ def sample_units(queue: ConsumeQueue, start: int, stop: int) -> QueueUnits:
     begins = [start + step * (count - each) // (_SAMPLE_CHUNKS - 1) for step in steps]
     chunks = [queue.read_units(begin, each) for begin in begins]
     return QueueUnits(*(np.concatenate(column) for column in zip(*chunks, strict=True)))
+
+
+def _with_damaged(queue: ConsumeQueue, low: int, start: int) -> int:
+    """Return where the damaged units before `start` begin, in a queue that begins at `low`."""
+    while start > low:
+        first = max(low, start - UNITS_AT_ONCE)
+        is_valid = queue.read_units(first, start - first).size > 0
+        if is_valid.any():
+            return first + int(np.flatnonzero(is_valid)[-1]) + 1
+        start = first
+    return start
 
 
 def _overlay(queue: ConsumeQueue, stop: int) -> tuple[tuple[int, bytes], ...]:
