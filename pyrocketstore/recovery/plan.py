@@ -250,7 +250,9 @@ def _scan_log(
 def _scan_and_compare(
     store: StoreContext, files: tuple[MappedFile, ...], first: int, keep_from: int, durable: int
 ) -> tuple[UnitCheck, LogEnd]:
-    if keep_from == NO_LIMIT and not store.config.enable_multi_dispatch:
+    if keep_from == NO_LIMIT and _furthest(store) <= files[first].file_from_offset:
+        keep_from = files[first].file_from_offset  # no queue has units of it: it is dispatched
+    elif keep_from == NO_LIMIT and not store.config.enable_multi_dispatch:
         found = find_log_end(store, files, first, None, keep_from=keep_from, durable=durable)
         check = _new_check(store)
         if _ends_agree(store, check, found, files[first].file_from_offset):

@@ -761,3 +761,25 @@ def test_the_keys_of_a_record_divided_between_two_index_files_are_put_again(tmp_
         for key in (f"{kind}{i}" for kind in "ab" for i in range(7)):
             assert len(store.query("t", key)) == 1, key
         assert store.verify().ok
+
+
+def test_an_opening_without_queues_reads_the_log_once(tmp_path: Path) -> None:
+    """No queue has units, so that everything is dispatched again: the first scan keeps the records.
+    Its threads read at most some chunks behind the end."""
+    with pyrocketstore.open(tmp_path / "s") as store:
+        for number in range(16_000):
+            store.put("t", bytes(4096), queue_id=number % 4, keys=f"k{number}")
+        size = store.message_store.get_max_phy_offset()
+    for name in ("consumequeue", "index"):
+        shutil.rmtree(tmp_path / "s" / name)
+    before = bytes_read()
+    with pyrocketstore.open(tmp_path / "s") as store:
+        assert size <= bytes_read() - before < 2 * size
+        assert [store.max_offset("t", queue_id) for queue_id in range(4)] == [4000] * 4
+        assert store.verify().ok
+
+
+def bytes_read() -> int:
+    """The bytes that this process has read by system calls."""
+    with open("/proc/self/io") as file:
+        return int(file.readline().split()[1])
