@@ -73,7 +73,7 @@ from pyrocketstore.index.sync_point import (
     SyncPoint,
     SyncPointFile,
 )
-from pyrocketstore.message_store.encoded_puts import EncodedPuts, PutResults
+from pyrocketstore.message_store.encoded_puts import PutResults
 from pyrocketstore.message_store.end_of_puts import StoreFailure
 from pyrocketstore.message_store.lost_ends import lost_end
 from pyrocketstore.message_store.message_puts import MessagePuts
@@ -200,8 +200,6 @@ class DefaultMessageStore(StoreContext):
     Source: RocketMQ 4.9.3 DefaultMessageStore.
     """
 
-    #: made by the first `put_encoded`
-    _encoded_puts: EncodedPuts | None = None
     reads: StoreReads = set_by_load()
     services: StoreServices = set_by_start()
     #: of a read-only store
@@ -363,8 +361,8 @@ class DefaultMessageStore(StoreContext):
     def _load_or_give_up(self) -> None:
         if self.life.has_ended:
             self.life.move(Life.NEW)
-        if self.life.life is not Life.NEW:
-            raise StoreStateError(f"{self.root}: already open: the store is {self.life.life.value}")
+        if self.life.now is not Life.NEW:
+            raise StoreStateError(f"{self.root}: already open: the store is {self.life.now.value}")
         check_format(self.env, self.config, read_only=self.read_only)
         if self.read_only:
             self.env.require_directory(self.root)
@@ -752,7 +750,7 @@ class DefaultMessageStore(StoreContext):
     def _start(self) -> None:
         if self.read_only:
             raise StoreStateError("the store is open read-only")
-        if self.life.life is not Life.LOADED or self.allocate_service is None:
+        if self.life.now is not Life.LOADED or self.allocate_service is None:
             raise StoreStateError("start() must be called once, after load()")
         self.reput_service = ReputMessageService(self.commit_log, self.dispatcher, self.appended)
         self.commit_log.wait_dispatched = self._wait_for_copied
@@ -1050,7 +1048,7 @@ class DefaultMessageStore(StoreContext):
         warnings.warn(text, ResourceWarning, stacklevel=3)
 
     def _end(self) -> None:
-        if self.life.life is not Life.CLOSING:  # flushing has raised
+        if self.life.now is not Life.CLOSING:  # flushing has raised
             self.life.move(Life.CLOSING)
         self.life.move(Life.ENDED)
 
@@ -1080,7 +1078,7 @@ class DefaultMessageStore(StoreContext):
     def _close_files(self) -> None:
         """Close files and mappings, once no thread writes. The caller releases the lock last."""
         with contextlib.ExitStack() as rest:  # close each one, whatever another one raises
-            if self.life.life is Life.LOADED:  # it is loaded again, or was not loaded as a whole
+            if self.life.now is Life.LOADED:  # it is loaded again, or was not loaded as a whole
                 self.life.move(Life.NEW)
             if self.transient_store_pool is not None:
                 rest.callback(self.transient_store_pool.destroy)
@@ -1311,14 +1309,11 @@ class DefaultMessageStore(StoreContext):
 
         Raises StoreTypeError, StoreFormatError: a value has the wrong type, a number is out of its
         range, a text has no form in UTF-8, or columns differ in length. Nothing is written then.
-        StoreStateError: the store was never started, or ended before the first such call.
+        StoreStateError: the store was not started yet.
 
         Threads: any; without the GIL while it encodes and copies. Durability: as of `put_message`.
         """
-        if self._encoded_puts is None:
-            self.check_started()
-            self._encoded_puts = self.puts.encoded()
-        return self._encoded_puts.put(
+        return self.puts.encoded.put(
             topics, queue_ids, bodies, properties, flags, sys_flags, born_timestamps, born_hosts
         )
 

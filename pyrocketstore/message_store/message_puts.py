@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -141,8 +142,13 @@ class MessagePuts:
         size = body_size(batch.body)
         return self._later(lambda: self._append_batch(batch), size, batch.wait_store_msg_ok)
 
+    @functools.cached_property
     def encoded(self) -> EncodedPuts:
-        """Return the puts of encoded messages."""
+        """The puts of encoded messages, made by the first one.
+
+        Raises StoreStateError before the store has started.
+        """
+        services = self.services
         return EncodedPuts(
             self.config,
             self.env,
@@ -150,7 +156,7 @@ class MessagePuts:
             self.stats,
             refusal=self._refusal_with_room,
             append_message=self.append,
-            flush=lambda end: self.services.flush_service.handle_disk_flush(end, True),
+            flush=lambda end: services.flush_service.handle_disk_flush(end, True),
         )
 
     def start_schedule(self) -> None:

@@ -55,16 +55,16 @@ class LifeState:
     """
 
     def __init__(self) -> None:
-        self.life = Life.NEW
+        self.now = Life.NEW
         self._ends = False
 
     def move(self, life: Life) -> None:
         """Enter a state. Raises StoreStateError if it does not follow on the present one."""
-        if life is not Life.FORKED and life not in TRANSITIONS[self.life]:
-            raise StoreStateError(f"a store that is {self.life.value} cannot become {life.value}")
+        if life is not Life.FORKED and life not in TRANSITIONS[self.now]:
+            raise StoreStateError(f"a store that is {self.now.value} cannot become {life.value}")
         if life is Life.NEW:
             self._ends = False
-        self.life = life
+        self.now = life
 
     def end_puts(self) -> None:
         """Refuse puts from now on: a shutdown has begun, and may wait for other threads."""
@@ -73,19 +73,19 @@ class LifeState:
     @property
     def is_loaded(self) -> bool:
         """Whether the files are open."""
-        return self.life in _LOADED
+        return self.now in _LOADED
 
     @property
     def is_started(self) -> bool:
         """Whether the services run."""
-        return self.life in _STARTED
+        return self.now in _STARTED
 
     @property
     def takes_puts(self) -> bool:
         """Whether puts are possible, as far as the life of the store decides it."""
-        return self.life is Life.STARTED and not self._ends
+        return self.now is Life.STARTED and not self._ends
 
     @property
     def has_ended(self) -> bool:
         """Whether everything is released."""
-        return self.life is Life.ENDED
+        return self.now is Life.ENDED

@@ -271,6 +271,9 @@ def test_a_closed_store_a_slave_and_a_full_disk(tmp_path: Path) -> None:
     assert str(found.errors[0]) == str(cause)
     store.shutdown()
     assert store.put_encoded("T", 0, [b"x"]).status.tolist() == [unavailable]
+    ended = started(tmp_path / "c")
+    ended.shutdown()  # before any such call
+    assert ended.put_encoded("T", 0, [b"x"]).status.tolist() == [unavailable]
     slave = started(tmp_path / "b", broker_role="SLAVE")
     assert slave.put_encoded("T", 0, [b"x"] * 2).status.tolist() == [unavailable] * 2
     slave.shutdown()

@@ -29,14 +29,14 @@ def test_each_step_that_is_not_in_the_table_is_refused() -> None:
     assert TRANSITIONS.keys() == set(Life)
     for before, after in itertools.product(Life, Life):
         state = LifeState()
-        state.life = before
+        state.now = before
         if after is Life.FORKED or (before.name, after.name) in STEPS:
             state.move(after)
-            assert state.life is after
+            assert state.now is after
         else:
             with pytest.raises(StoreStateError, match="cannot become"):
                 state.move(after)
-            assert state.life is before
+            assert state.now is before
 
 
 def test_every_state_can_be_reached_and_ends() -> None:
@@ -51,7 +51,7 @@ def test_every_state_can_be_reached_and_ends() -> None:
 def test_what_each_state_allows() -> None:
     for life in Life:
         state = LifeState()
-        state.life = life
+        state.now = life
         assert state.is_loaded == (life.name in READABLE)
         assert state.is_started == (life.name in {"STARTING", "STARTED"})
         assert state.takes_puts == (life.name == "STARTED")
@@ -66,20 +66,20 @@ def put(store: DefaultMessageStore) -> PutMessageStatus:
 
 def test_a_store_goes_through_its_life(tmp_path: Path) -> None:
     store = DefaultMessageStore(MessageStoreConfig(**SIZES).at_root(tmp_path / "store"))
-    assert store.life.life is Life.NEW and put(store) is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    assert store.life.now is Life.NEW and put(store) is PutMessageStatus.SERVICE_NOT_AVAILABLE
     with pytest.raises(StoreStateError, match=r"start\(\) must be called once, after load"):
         store.start()
     store.load()
-    assert store.life.life is Life.LOADED and put(store) is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    assert store.life.now is Life.LOADED and put(store) is PutMessageStatus.SERVICE_NOT_AVAILABLE
     with pytest.raises(StoreStateError, match="already open"):
         store.load()
-    assert store.life.life is Life.LOADED
+    assert store.life.now is Life.LOADED
     store.start()
-    assert store.life.life is Life.STARTED and put(store) is PutMessageStatus.PUT_OK
+    assert store.life.now is Life.STARTED and put(store) is PutMessageStatus.PUT_OK
     with pytest.raises(StoreStateError, match="must be called once"):
         store.start()
     store.shutdown()
-    assert store.life.life is Life.ENDED and put(store) is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    assert store.life.now is Life.ENDED and put(store) is PutMessageStatus.SERVICE_NOT_AVAILABLE
     store.shutdown()
 
 
@@ -105,7 +105,7 @@ def test_a_failed_load_leaves_a_store_that_was_not_loaded(tmp_path: Path) -> Non
     store = DefaultMessageStore(config)
     with pytest.raises(Exception, match="must have"):
         store.load()
-    assert store.life.life is Life.NEW
+    assert store.life.now is Life.NEW
     (root / "commitlog" / f"{0:020d}").unlink()
     store.load()
     assert store.life.is_loaded
