@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from pyrocketstore.record.message import MessageExtBrokerInner
 from pyrocketstore.system._env import Event
 from pyrocketstore.system.env import Env
 from support.broken_env import failing
+from support.deliveries import no_deliveries
 from support.seed import SEED
 from support.sizes import SIZES
 
@@ -121,6 +123,14 @@ def fields_of(store: DefaultMessageStore, phy_offset: int) -> list[Any]:
 # ---- equal to put_message --------------------------------------------------------------------
 
 
+@pytest.fixture
+def undelivered() -> Iterator[None]:
+    """A delivery is a put that the other store may not make at the same time."""
+    with no_deliveries():
+        yield
+
+
+@pytest.mark.usefixtures("undelivered")
 @pytest.mark.parametrize("encoded", [False, True])
 @pytest.mark.parametrize("settings", [{}, LIGHT, {"flush_disk_type": "SYNC_FLUSH"}])
 def test_each_row_is_as_put_message_stores_it(
