@@ -104,7 +104,7 @@ def info(target: Target, files: bool) -> None:
         spans = queue_spans(store)
         output.facts("store", store_facts(target.path, log_paths, store, spans))
         output.table("queue", QUEUE_COLUMNS, queue_rows(store, spans))
-        gaps = missing_files(store.message_store)
+        gaps = missing_files(store.message_store.commit_log.mapped_file_queue.mapped_files)
         quiet = quiet_damage(store)
         for text in (*gaps, *quiet):
             output.warn(text)

@@ -103,11 +103,7 @@ from pyrocketstore.record.message import (
     settle,
 )
 from pyrocketstore.recovery.apply import apply_plan, flush_recovered, keep_lost_messages
-from pyrocketstore.recovery.clean_stop import (
-    locked_ms,
-    note_clean_stop,
-    remove_clean_stop,
-)
+from pyrocketstore.recovery.clean_stop import CleanStopFile, locked_ms
 from pyrocketstore.recovery.current_sizes import load_with_sizes
 from pyrocketstore.recovery.flushed import read_flushed
 from pyrocketstore.recovery.index_gaps import uncovered
@@ -160,7 +156,7 @@ OPEN_STORES: set[DefaultMessageStore] = set()
 #: The attributes that a reload replaces: what depends on the files.
 RELOADED = (
     "config commit_log topic_minimums queue_table checkpoint index_service dispatcher plan reads"
-    " running_flags follower puts"
+    " running_flags follower puts clean_stop"
 ).split()
 #: Interval of checks whether the wait for another thread's close was abandoned (s).
 LOOK_S = 0.1
@@ -260,6 +256,7 @@ class DefaultMessageStore(StoreContext):
         self.delay_offsets = DelayOffsets(self.env, self.root)
         self._abort_file = AbortFile(self.env, os.path.join(self.root, "abort"))
         self.loss_notices = LossNotices(self.env, self.root)
+        self.clean_stop = CleanStopFile(self.env, self.root, self.commit_log)
         self._make_hooks()
         self.life_lock = threading.RLock()
         #: the thread that calls dispatchers during recovery
@@ -520,7 +517,7 @@ class DefaultMessageStore(StoreContext):
             plan.lost = str(lost_end(self, plan, plan.beyond) or "")
             keep_lost_messages(self, plan)
             if plan.unscanned_to < 0:
-                remove_clean_stop(self.env, self.root)
+                self.clean_stop.remove()
             self._abort_file.create()
             self.changes.make()
         return plan
@@ -1711,7 +1708,7 @@ class DefaultMessageStore(StoreContext):
 
     def _note_clean_stop(self) -> Callable[[], None]:
         unscanned_to = -1 if self.plan is None else self.plan.unscanned_to
-        return note_clean_stop(self, self._last_record(), unscanned_to)
+        return self.clean_stop.note(self.derived_ends, self._last_record(), unscanned_to)
 
     def _last_record(self) -> int:
         """Return a byte of the log at which its last record may begin; -1 without one."""

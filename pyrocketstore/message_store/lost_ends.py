@@ -9,7 +9,7 @@ after a clean stop, or where a flush has covered them; otherwise they are an unf
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,6 +20,7 @@ from pyrocketstore.results import Status
 
 if TYPE_CHECKING:
     from pyrocketstore.config.message_store_config import MessageStoreConfig
+    from pyrocketstore.files._mapped_file import MappedFile
     from pyrocketstore.recovery.plan import RecoveryPlan
     from pyrocketstore.recovery.store_context import StoreContext
     from pyrocketstore.system.env import Env
@@ -87,9 +88,8 @@ def gap_text(begin: int, end: int, file_size: int) -> str:
     return f"{end - begin} bytes of the log are missing before this file: {names}"
 
 
-def missing_files(store: StoreContext) -> list[str]:
-    """Return a text for each range of files that is missing between files of the log."""
-    files = store.commit_log.mapped_file_queue.mapped_files
+def missing_files(files: Sequence[MappedFile]) -> list[str]:
+    """Return a text for each range of files that is missing between these files of the log."""
     found = []
     for before, file in pairwise(files):
         begin, end = before.file_from_offset + before.file_size, file.file_from_offset

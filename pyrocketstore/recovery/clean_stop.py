@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,18 +30,18 @@ from pyrocketstore.system.env import is_zeros
 
 if TYPE_CHECKING:
     from pyrocketstore.commit_log.log import CommitLog
+    from pyrocketstore.consume_queue.queue import ConsumeQueue
     from pyrocketstore.files._mapped_file import MappedFile
-    from pyrocketstore.recovery.store_context import StoreContext
+    from pyrocketstore.index._file import IndexFile
     from pyrocketstore.system.env import Env
 
 __all__ = [
     "CLEAN_STOP",
     "CleanStop",
+    "CleanStopFile",
+    "DerivedEnds",
+    "derived_ends",
     "locked_ms",
-    "note_clean_stop",
-    "proven_end",
-    "read_clean_stop",
-    "remove_clean_stop",
 ]
 
 LOG = logger(__name__)
@@ -93,103 +93,138 @@ class CleanStop(NamedTuple):
         return cls(*fields) if magic == _MAGIC else None
 
 
-def note_clean_stop(store: StoreContext, last_record: int, unscanned_to: int) -> Callable[[], None]:
-    """Note the ends of a store whose threads have ended, before its files are closed.
+class DerivedEnds(NamedTuple):
+    """The fields `index_end` and `queues` of CleanStop, of a store as it is now."""
+
+    index_end: int
+    queues: bytes
+
+
+def derived_ends(
+    queues: Iterable[ConsumeQueue], index_files: Iterable[IndexFile] | None
+) -> DerivedEnds:
+    """Return the ends of queues and index; None for `index_files` where no key is put."""
+    index_end = NO_INDEX
+    if index_files is not None:
+        index_end = max((file.end_phy_offset for file in index_files), default=-1)
+    lines = sorted(
+        f"{queue.queue_id} {queue.mapped_file_queue.get_min_offset()} {queue.core.unit_count}"
+        f" {queue.covered_phy_offset} {queue.topic}"
+        for queue in queues
+    )
+    return DerivedEnds(index_end, _digest("\n".join(lines)))
+
+
+class CleanStopFile:
+    """The file of one store.
 
     Parameters
     ----------
-    last_record : int, physical offset at which the last record of the log may begin
-    unscanned_to : int, see CleanStop
-
-    Returns a call for after the files were closed, which writes the file, or removes an earlier one
-    if it would save nothing. An error is logged: the next opening scans the log. Durability: on its
-    return.
+    env : Env
+    root : str, the store's directory
+    log : CommitLog
     """
-    log, env, root = store.commit_log, store.env, store.config.store_path_root_dir
-    files = log.mapped_file_queue.mapped_files[-LAST_FILES:]
-    end = log.get_max_offset()
-    saves = bool(files) and end - files[0].file_from_offset >= SCANNED_MIN
-    if not saves or not _is_last(log, last_record, end):
-        return lambda: _remove(env, root)
-    paths = [file.path for file in files]
-    stop = CleanStop(end, last_record, _index_end(store), unscanned_to, _queues_digest(store))
 
-    def write() -> None:
+    def __init__(self, env: Env, root: str, log: CommitLog) -> None:
+        self._env, self._root, self._log = env, root, log
+        self.path = os.path.join(root, CLEAN_STOP)
+
+    def note(
+        self, ends: Callable[[], DerivedEnds], last_record: int, unscanned_to: int
+    ) -> Callable[[], None]:
+        """Note the ends of a store whose threads have ended, before its files are closed.
+
+        Parameters
+        ----------
+        ends : of queues and index
+        last_record : int, physical offset at which the last record of the log may begin
+        unscanned_to : int, see CleanStop
+
+        Returns a call for after the files were closed, which writes the file, or removes an earlier
+        one if it would save nothing. An error is logged: the next opening scans the log.
+        Durability: on its return.
+        """
+        files = self._log.mapped_file_queue.mapped_files[-LAST_FILES:]
+        end = self._log.get_max_offset()
+        saves = bool(files) and end - files[0].file_from_offset >= SCANNED_MIN
+        if not saves or not _is_last(self._log, last_record, end):
+            return self._try_remove
+        paths = [file.path for file in files]
+        index_end, queues = ends()
+        stop = CleanStop(end, last_record, index_end, unscanned_to, queues)
+
+        def write() -> None:
+            try:
+                digest, _ = _files_digest(self._env, paths, locked_ms(self._env, self._root))
+                self._env.write_file(self.path, stop._replace(files=digest).encode())
+            except StoreIOError as error:
+                LOG.warning("%s: the next opening scans the log: %s", self._root, error)
+                self._try_remove()
+
+        return write
+
+    def remove(self) -> None:
+        """Delete the file if it exists. Not durable by itself: while `abort` exists, nobody uses
+        it."""
+        if self._env.exists(self.path):
+            self._env.unlink(self.path)
+
+    def _try_remove(self) -> None:
         try:
-            digest, _ = _files_digest(env, paths, locked_ms(env, root))
-            env.write_file(_path(root), stop._replace(files=digest).encode())
+            self.remove()
+        except StoreIOError as error:  # nobody believes it: `lock` is newer
+            LOG.warning("%s", error)
+
+    def read(self) -> CleanStop | None:
+        """Return the content of the file; None without it, and if it is damaged or the log has not
+        the record that it names at the end that it names. Raises StoreIOError."""
+        try:
+            if not self._env.exists(self.path):
+                return None
+            stop = CleanStop.decode(self._env.read_file(self.path, size=_FIELDS.size + 8))
         except StoreIOError as error:
-            LOG.warning("%s: the next opening scans the log: %s", root, error)
-            _remove(env, root)
-
-    return write
-
-
-def remove_clean_stop(env: Env, root: str) -> None:
-    """Delete the file if it exists. Not durable by itself: while `abort` exists, nobody uses it."""
-    if env.exists(_path(root)):
-        env.unlink(_path(root))
-
-
-def _remove(env: Env, root: str) -> None:
-    try:
-        remove_clean_stop(env, root)
-    except StoreIOError as error:  # nobody believes it: `lock` is newer
-        LOG.warning("%s", error)
-
-
-def read_clean_stop(store: StoreContext) -> CleanStop | None:
-    """Return the content of the file; None without it, and if it is damaged or the log has not the
-    record that it names at the end that it names. Raises StoreIOError."""
-    env, path = store.env, _path(store.config.store_path_root_dir)
-    try:
-        if not env.exists(path):
+            if error.errno == errno.ENOENT:
+                return None  # deleted by an owner meanwhile
+            raise
+        if stop is None:
+            LOG.warning("%s: damaged, and not used", self.path)
             return None
-        stop = CleanStop.decode(env.read_file(path, size=_FIELDS.size + 8))
-    except StoreIOError as error:
-        if error.errno == errno.ENOENT:
-            return None  # deleted by an owner meanwhile
-        raise
-    if stop is None:
-        LOG.warning("%s: damaged, and not used", path)
-        return None
-    return stop if _is_last(store.commit_log, stop.last_record, stop.log_end) else None
+        return stop if _is_last(self._log, stop.last_record, stop.log_end) else None
 
-
-def proven_end(
-    store: StoreContext, files: tuple[MappedFile, ...], first: int, stop: CleanStop
-) -> LogEnd | None:
-    """Return where the log ends after a clean stop since which nothing has changed; None unless
-    `stop` proves that for the log files from number `first` on."""
-    env, root = store.env, store.config.store_path_root_dir
-    try:
-        paths = [file.path for file in files[first:]]
-        digest, newest_ms = _files_digest(env, paths, store.locked_before_ms)
-        # A change in the same tick of the clock as the one before it does not move the time.
-        if digest != stop.files or env.mtime_ms(_path(root)) <= newest_ms:
+    def proven_end(
+        self,
+        stop: CleanStop,
+        files: tuple[MappedFile, ...],
+        first: int,
+        locked_before_ms: int,
+        ends: Callable[[], DerivedEnds],
+    ) -> LogEnd | None:
+        """Return where the log ends after a clean stop since which nothing has changed; None unless
+        `stop` proves that for the log files from number `first` on."""
+        try:
+            paths = [file.path for file in files[first:]]
+            digest, newest_ms = _files_digest(self._env, paths, locked_before_ms)
+            # A change in the same tick of the clock as the one before it does not move the time.
+            if digest != stop.files or self._env.mtime_ms(self.path) <= newest_ms:
+                return None
+        except StoreIOError as error:
+            if error.errno == errno.ENOENT:
+                return None  # deleted by an owner meanwhile
+            raise
+        if (stop.index_end, stop.queues) != ends():
             return None
-    except StoreIOError as error:
-        if error.errno == errno.ENOENT:
-            return None  # deleted by an owner meanwhile
-        raise
-    if (stop.index_end, stop.queues) != (_index_end(store), _queues_digest(store)):
-        return None
-    at_file = next(
-        (i for i, f in enumerate(files) if f.file_from_offset + f.file_size > stop.log_end), -1
-    )
-    if at_file < first or not _ends_there(files[at_file], stop.log_end):
-        return None
-    return LogEnd(
-        at_file,
-        stop.log_end,
-        Status.END,
-        last_record=stop.last_record,
-        keyed_end=stop.index_end,
-    )
-
-
-def _path(root: str) -> str:
-    return os.path.join(root, CLEAN_STOP)
+        at_file = next(
+            (i for i, f in enumerate(files) if f.file_from_offset + f.file_size > stop.log_end), -1
+        )
+        if at_file < first or not _ends_there(files[at_file], stop.log_end):
+            return None
+        return LogEnd(
+            at_file,
+            stop.log_end,
+            Status.END,
+            last_record=stop.last_record,
+            keyed_end=stop.index_end,
+        )
 
 
 def _is_last(log: CommitLog, phy_offset: int, log_end: int) -> bool:
@@ -204,21 +239,6 @@ def _ends_there(file: MappedFile, log_end: int) -> bool:
     if position < 0:
         return False
     return is_zeros(file.read(position, min(8, file.file_size - position)))
-
-
-def _index_end(store: StoreContext) -> int:
-    if not store.index_enabled:
-        return NO_INDEX
-    return max((file.end_phy_offset for file in store.index_service.files), default=-1)
-
-
-def _queues_digest(store: StoreContext) -> bytes:
-    lines = sorted(
-        f"{queue.queue_id} {queue.mapped_file_queue.get_min_offset()} {queue.core.unit_count}"
-        f" {queue.covered_phy_offset} {queue.topic}"
-        for queue in store.consume_queues()
-    )
-    return _digest("\n".join(lines))
 
 
 def locked_ms(env: Env, root: str) -> int:

@@ -28,12 +28,12 @@ from pyrocketstore.record._record import (
     record_size,
     record_size_max,
 )
-from pyrocketstore.recovery.store_context import StoreContext
 from pyrocketstore.results import Status
 from pyrocketstore.system.signal_shield import check_abandoned
 
 if TYPE_CHECKING:
     from pyrocketstore.files._mapped_file import MappedFile
+    from pyrocketstore.recovery.store_context import StoreContext
 
 LOG = logger(__name__)
 

@@ -29,7 +29,6 @@ from pyrocketstore.consume_queue.unit_check import (
 )
 from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE, NO_LIMIT, PRE_BLANK
 from pyrocketstore.display import logger
-from pyrocketstore.recovery.clean_stop import proven_end, read_clean_stop
 from pyrocketstore.recovery.index_gaps import first_missing_key, uncovered
 from pyrocketstore.recovery.log_end import (
     LAST_FILES,
@@ -229,9 +228,11 @@ def _scan_log(
     compared only if the ends of the queues do not agree with the log's. The scan is repeated when
     only the limit on record sizes ended it.
     """
-    stop = read_clean_stop(store)
+    stop = store.clean_stop.read()
     if stop is not None and plan.clean:
-        proven = proven_end(store, files, first, stop)
+        proven = store.clean_stop.proven_end(
+            stop, files, first, store.locked_before_ms, store.derived_ends
+        )
         if proven is not None:
             plan.unscanned_to = stop.log_end
             check = _new_check(store)

@@ -23,6 +23,7 @@ from pyrocketstore.files.store_checkpoint import StoreCheckpoint
 from pyrocketstore.flush.async_put import AsyncPuts
 from pyrocketstore.flush.index_flush import IndexFlush
 from pyrocketstore.index.index_service import IndexService
+from pyrocketstore.recovery.clean_stop import CleanStopFile, DerivedEnds, derived_ends
 from pyrocketstore.recovery.flushed import Flushed
 from pyrocketstore.recovery.loss_notices import LossNotices
 from pyrocketstore.system._env import Event
@@ -83,6 +84,7 @@ class StoreContext:
     async_puts: AsyncPuts
     stall_log: StallLog
     loss_notices: LossNotices
+    clean_stop: CleanStopFile
 
     #: when a process had opened the store for writing the last time before (Unix ms); -1: never
     locked_before_ms: int = set_by_load()
@@ -98,6 +100,11 @@ class StoreContext:
     def consume_queues(self) -> list[ConsumeQueue]:
         """Return every queue that is known."""
         return self.queue_table.all()
+
+    def derived_ends(self) -> DerivedEnds:
+        """Return the ends of queues and index as `clean_stop` has them."""
+        files = self.index_service.files if self.index_enabled else None
+        return derived_ends(self.consume_queues(), files)
 
     def persist_topics(self, at_once: bool) -> None:
         """Write topics.json if it has changed. Raises StoreError.

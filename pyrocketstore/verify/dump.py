@@ -158,7 +158,7 @@ class Omissions:
         lost = None if plan is None or plan.broken else lost_end(self._store, plan, plan.beyond)
         if lost is not None and lost.path not in mismatched:
             yield f"{lost}; these messages are not in this dump"
-        for text in missing_files(self._store):
+        for text in missing_files(self._store.commit_log.mapped_file_queue.mapped_files):
             yield f"{text}; the messages there are not in this dump"
         for path, (reason, count) in sorted(self._found.items()):
             if path not in mismatched:

@@ -96,7 +96,7 @@ def test_a_missing_file_between_files_is_found(tmp_path: Path) -> None:
     files[2].unlink()
     with pyrocketstore.open(tmp_path, read_only=True, **TINY_SIZES) as store:
         engine = store.message_store
-        (text,) = missing_files(engine)
+        (text,) = missing_files(engine.commit_log.mapped_file_queue.mapped_files)
         assert text == f"{files[3]}: {gap_text(2 * SIZE, 3 * SIZE, SIZE)}"
         assert lost_end(engine, engine.plan, {}) is None
 
@@ -122,4 +122,4 @@ def test_missing_files_at_the_end_are_found_from_the_units(tmp_path: Path) -> No
         assert found.reason.endswith(f"missing: {', '.join(path.name for path in files[-3:])}")
         one = lost_end(engine, plan, {("u", 1): end})
         assert one is not None and "the queue u/1 names messages after it" in one.reason
-        assert missing_files(engine) == []
+        assert missing_files(engine.commit_log.mapped_file_queue.mapped_files) == []
