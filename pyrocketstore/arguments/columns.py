@@ -57,7 +57,7 @@ def _arrow_entries(name: str, values: Any) -> list[Any]:
             raise StoreFormatError(f"{name} is not a valid Arrow array: {error}") from error
     try:
         entries: list[Any] = values.to_pylist()
-    except (ValueError, TypeError, LookupError, NotImplementedError) as error:
+    except (ValueError, TypeError, ArithmeticError, LookupError, NotImplementedError) as error:
         raise StoreFormatError(f"{name}: Arrow cannot convert its entries: {error}") from error
     # By the name of the type: a list of pairs from another array is not a map.
     if type(getattr(values, "type", None)).__name__ == "MapType":
@@ -88,5 +88,8 @@ def _entries(name: str, values: npt.NDArray[Any]) -> list[Any]:
         )
     if values.dtype.kind in "mM":
         raise StoreTypeError(f"{name} must not be of dtype {values.dtype}, a time")
-    entries: list[Any] = values.tolist()
+    try:
+        entries: list[Any] = values.tolist()
+    except (SystemError, ValueError) as error:  # characters that no str has
+        raise StoreFormatError(f"{name}: NumPy cannot convert its entries: {error}") from error
     return entries

@@ -261,6 +261,7 @@ class CommitLog:
         if self._dledger is not None:
             self.committed_end = committed_end(self.env, self._dledger)
         self.mapped_file_queue.load()
+        self._closed = False
 
     @property
     def is_dledger(self) -> bool:

@@ -1099,7 +1099,9 @@ class DefaultMessageStore(StoreContext):
     def destroy(self) -> None:
         """Delete the store's data: log, queues, index, abort, checkpoint. After shutdown().
 
+        Raises StoreStateError: the store is open, here or elsewhere, or read-only. StoreIOError.
         Source: RocketMQ 4.9.3 DefaultMessageStore#destroy.
+        Differs: 4.9.3 also deletes an open store.
         """
         if self.read_only:
             raise StoreStateError("the store is open read-only")
@@ -1108,6 +1110,15 @@ class DefaultMessageStore(StoreContext):
 
     @one_at_a_time
     def _destroy(self) -> None:
+        if self.life.is_loaded:
+            raise StoreStateError(f"{self.root}: the store is open: shut it down first")
+        self._lock_file.take()
+        try:
+            self._delete_files()
+        finally:
+            self._lock_file.release()
+
+    def _delete_files(self) -> None:
         self.queue_table.destroy()
         self.commit_log.destroy()
         index_path = os.path.join(self.root, "index")
@@ -1162,8 +1173,8 @@ class DefaultMessageStore(StoreContext):
     def put_message(self, message: MessageExtBrokerInner) -> PutMessageResult:
         """Append one message, and wait for the flush as the settings say.
 
-        Raises StoreTypeError, StoreFormatError: a field of the message is of the wrong type, or a
-        number is out of its range. Nothing is written then.
+        Raises StoreTypeError, StoreFormatError: a field of the message is of the wrong type, a
+        number is out of its range, or the topic has no form in UTF-8. Nothing is written then.
 
         Threads: any. Durability: under SYNC_FLUSH durable when the status is PUT_OK.
         Source: RocketMQ 4.9.3 DefaultMessageStore#putMessage.
@@ -1305,7 +1316,8 @@ class DefaultMessageStore(StoreContext):
         PutResults
 
         Raises StoreTypeError, StoreFormatError: a value has the wrong type, a number is out of its
-        range, a text has no form in UTF-8, or columns differ in length. Nothing is written then.
+        range, properties have no form in UTF-8, or columns differ in length. Nothing is written
+        then. A topic that has no form in UTF-8 is refused alone: MESSAGE_ILLEGAL.
         StoreStateError: the store was not started yet.
 
         Threads: any; without the GIL while it encodes and copies. Durability: as of `put_message`.
@@ -1465,17 +1477,23 @@ class DefaultMessageStore(StoreContext):
         topic, queue_id = queue_of(topic, queue_id)
         offset, max_msg_nums = exact_int64("offset", offset), whole_number("count", max_msg_nums)
         check_filter(message_filter)
-        if not self.life.is_loaded or not self.running_flags.is_readable():
+        if not self._is_readable():
             return None
         began = self.env.monotonic_ms()
         result = self.reads.get_message(
             topic, queue_id, offset, max_msg_nums, message_filter, max_bytes
         )
+        if not self.life.is_loaded:  # closed meanwhile: messages may be passed over
+            result.release()
+            return None
         self.read_counts.note(result.message_count, self.env.monotonic_ms() - began)
         if self._broker_stats is not None and result.message_count:
             count, size = result.message_count, result.buffer_total_size
             self._broker_stats.note_get(group, topic, queue_id, count, size)
         return result
+
+    def _is_readable(self) -> bool:
+        return self.life.is_loaded and self.running_flags.is_readable()
 
     def query_message(
         self, topic: str, key: str, max_num: int, begin: int, end: int
@@ -1619,10 +1637,16 @@ class DefaultMessageStore(StoreContext):
     def clean_unused_topic(self, topics: Iterable[str]) -> int:
         """Destroy the queues of every topic that is not in `topics`. Returns 0, as in Java.
 
+        Raises StoreTypeError: `topics` are not several str. StoreIOError.
+
         Source: RocketMQ 4.9.3 DefaultMessageStore#cleanUnusedTopic.
         """
+        if isinstance(topics, str | bytes) or not isinstance(topics, Iterable):
+            kind = type(topics).__name__
+            raise StoreTypeError(f"topics must be an iterable of str, not {kind}")
+        kept = [exact_text("a topic", topic) for topic in topics]
         remove = queue_removal.clean_unused_topic
-        shielded(lambda: self._remove_queues(lambda: remove(self, topics)))
+        shielded(lambda: self._remove_queues(lambda: remove(self, kept)))
         return 0
 
     def clean_unused_lmq_topic(self, topic: str) -> None:

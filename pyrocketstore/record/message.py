@@ -362,12 +362,14 @@ def settle(message: Any) -> None:
     Raises
     ------
     StoreTypeError: it is not a MessageExtBrokerInner, or a field is of no such type.
-    StoreFormatError: a number is out of its range.
+    StoreFormatError: a number is out of its range, or the topic has no form in UTF-8.
     """
     if not isinstance(message, MessageExtBrokerInner):
         kind = type(message).__name__
         raise StoreTypeError(f"a MessageExtBrokerInner is wanted, or a MessageExtBatch, not {kind}")
     message.topic = exact_text("topic", message.topic)
+    if not message.topic.isascii():
+        check_utf8("topic", message.topic)
     for name in _INT32_FIELDS:
         value = getattr(message, name)
         if type(value) is not int or not INT32_MIN <= value <= INT32_MAX:
@@ -394,6 +396,16 @@ def _settled_properties(properties: dict[str, str]) -> dict[str, str]:
         text = exact_text("a property name", name)
         settled[text] = None if value is None else exact_text(f"property {text}", value)
     return settled
+
+
+def check_utf8(what: str, text: str) -> None:
+    """Raise StoreFormatError for a text with a lone surrogate: it has no form in UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise StoreFormatError(
+            f"{what} {shown(text)}: it has a lone surrogate, so no form in UTF-8"
+        ) from error
 
 
 def check_text(what: str, text: Any) -> str:

@@ -32,6 +32,7 @@ from pyrocketstore import (
     PutMessageResult,
     PutMessageStatus,
     StoreStateError,
+    StoreTypeError,
 )
 from pyrocketstore.commit_log._puts import make_result, with_status
 from pyrocketstore.reading.rocketmq_reads import TagsFilter
@@ -568,3 +569,70 @@ def test_store_times_are_found_beside_any_addresses(tmp_path: Path, born: str, s
         assert store.get_earliest_message_time() == result.store_timestamp
         assert store.get_offset_in_queue_by_time("t", 0, result.store_timestamp) == 0
         assert store.newest_store_timestamp() == result.store_timestamp
+
+
+# ---- ends of a store -----------------------------------------------------------------------------
+
+
+def test_only_a_closed_store_is_destroyed(tmp_path: Path) -> None:
+    """By its own object, by another one, and by another process."""
+    foreign = f"""
+from pyrocketstore.config.message_store_config import MessageStoreConfig
+from pyrocketstore.message_store.default_message_store import DefaultMessageStore
+DefaultMessageStore(MessageStoreConfig().at_root({str(tmp_path)!r})).destroy()
+"""
+    with Opened(tmp_path) as store:
+        assert outcome(store.put_message(message()))[0] == "PUT_OK"
+        for other in (store, DefaultMessageStore(config_of(tmp_path))):
+            with pytest.raises(StoreStateError, match="open"):
+                other.destroy()
+        done = subprocess.run([sys.executable, "-c", foreign], capture_output=True, text=True)
+        assert "StoreStateError" in done.stderr
+        assert outcome(store.put_message(message()))[0] == "PUT_OK"
+    with Opened(tmp_path) as again:
+        assert again.get_max_offset_in_queue("t", 0) == 2
+    again.destroy()
+    assert not (tmp_path / "commitlog").exists() or not any((tmp_path / "commitlog").iterdir())
+
+
+def test_a_pull_that_a_shutdown_interrupts_has_no_result(tmp_path: Path) -> None:
+    """Its files are gone: an answer would pass over messages."""
+
+    class Closes(TagsFilter):
+        def is_matched_by_commit_log(self, *_: object) -> bool:
+            store.shutdown()
+            return True
+
+    for pull in ("get_message", "get_records"):
+        with Opened(tmp_path / pull) as store:
+            for _ in range(20):
+                store.put_message(message(properties={"TAGS": "a"}))
+            store.wait_dispatched()
+            words: tuple[Any, ...] = (None,) if pull == "get_records" else ()
+            assert getattr(store, pull)("g", "t", 0, 0, 5, *words, Closes("a")) is None
+
+
+def test_a_store_that_was_shut_down_is_opened_again(tmp_path: Path) -> None:
+    store = DefaultMessageStore(config_of(tmp_path))
+    for life in range(3):
+        store.load()
+        if life:
+            store.start()
+            assert outcome(store.put_message(message()))[0] == "PUT_OK"
+            store.wait_dispatched()
+            assert store.append_data(store.get_data_end(), b"") == store.get_data_end()
+            store.continue_puts()
+            assert store.get_max_offset_in_queue("t", 0) == life
+        store.shutdown()
+
+
+@pytest.mark.parametrize("topics", ["t", b"t", 5, None, [5], [b"t"]])
+def test_the_topics_to_keep_are_several_str(tmp_path: Path, topics: Any) -> None:
+    with Opened(tmp_path) as store:
+        store.put_message(message())
+        store.wait_dispatched()
+        with pytest.raises(StoreTypeError):
+            store.clean_unused_topic(topics)
+        assert store.get_max_offset_in_queue("t", 0) == 1
+        store.clean_unused_topic(topic for topic in ("t", "u"))
+        assert store.get_max_offset_in_queue("t", 0) == 1

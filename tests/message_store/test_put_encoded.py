@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import pyrocketstore
@@ -255,11 +256,14 @@ def test_a_wrong_value_is_an_error_before_anything_is_written(
     store.shutdown()
 
 
-def test_a_topic_that_is_no_text_is_refused_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("properties", ["", "DELAY\x011\x02"])
+def test_a_topic_that_is_no_text_is_refused_alone(tmp_path: Path, properties: str) -> None:
     store = started(tmp_path)
-    found = store.put_encoded(["T", "\ud800", "T"], 0, [b"a", b"b", b"c"])
+    found = store.put_encoded(["T", "\ud800", "T"], 0, [b"a", b"b", b"c"], ["", properties, ""])
     assert found.status.tolist() == [OK, ILLEGAL, OK]
     assert "lone surrogate" in str(found.errors[1])
+    with pytest.raises(StoreFormatError, match="lone surrogate"):
+        store.put_message(MessageExtBrokerInner("\ud800", b"x", properties_string=properties))
     store.shutdown()
 
 
@@ -345,4 +349,19 @@ def test_who_waits_for_the_lock_gives_up(tmp_path: Path) -> None:
     found = store.put_encoded("T", 0, [b"x"])
     assert found.status.tolist() in ([OK], [PutMessageStatus.OS_PAGECACHE_BUSY])
     core.busy_ms = 1000
+    store.shutdown()
+
+
+def test_entries_that_no_list_has_are_refused(tmp_path: Path) -> None:
+    store = started(tmp_path)
+    far = pa.array([2**62], pa.timestamp("ms"))
+    days = pa.array([2**30], pa.date32())
+    characters = np.frombuffer(b"\xff\xff\xff\x7f", "<U1")
+    for times in (far, days):
+        with pytest.raises(StoreFormatError, match="Arrow cannot convert"):
+            store.put_encoded("T", 0, [b"x"], born_timestamps=times)
+    for topics, properties in ((characters, None), ("T", characters)):
+        with pytest.raises(StoreFormatError, match="NumPy cannot convert"):
+            store.put_encoded(topics, 0, [b"x"], properties)
+    assert store.get_max_phy_offset() == 0
     store.shutdown()
