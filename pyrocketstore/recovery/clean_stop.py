@@ -23,9 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreIOError
 from pyrocketstore.index.sync_point import with_crc, without_crc
-from pyrocketstore.recovery.log_end import LAST_FILES, LogEnd
 from pyrocketstore.recovery.owner_trace import modified_ms
-from pyrocketstore.results import Status
 from pyrocketstore.system.env import is_zeros
 
 if TYPE_CHECKING:
@@ -37,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLEAN_STOP",
+    "LAST_FILES",
     "CleanStop",
     "CleanStopFile",
     "DerivedEnds",
@@ -52,6 +51,8 @@ _MAGIC = b"rsstop01"
 _DIGEST_SIZE = 16
 #: The magic, and the fields of CleanStop in their order. The CRC of all these bytes follows.
 _FIELDS = struct.Struct(f">8sqqqq{_DIGEST_SIZE}s{_DIGEST_SIZE}s")
+#: After a clean exit recovery scans this many files at the end of the log.
+LAST_FILES = 3
 #: A store whose scan reads fewer bytes of the log has no such file: it would save nothing.
 SCANNED_MIN = 4 << 20
 #: In place of the last indexed record, where no key is put: an opening that puts keys must search.
@@ -198,33 +199,26 @@ class CleanStopFile:
         first: int,
         locked_before_ms: int,
         ends: Callable[[], DerivedEnds],
-    ) -> LogEnd | None:
-        """Return where the log ends after a clean stop since which nothing has changed; None unless
-        `stop` proves that for the log files from number `first` on."""
+    ) -> int:
+        """Return the number of the log file with the end, after a clean stop since which nothing
+        has changed; -1 unless `stop` proves that for the files from number `first` on."""
         try:
             paths = [file.path for file in files[first:]]
             digest, newest_ms = _files_digest(self._env, paths, locked_before_ms)
             # A change in the same tick of the clock as the one before it does not move the time.
             if digest != stop.files or self._env.mtime_ms(self.path) <= newest_ms:
-                return None
+                return -1
         except StoreIOError as error:
             if error.errno == errno.ENOENT:
-                return None  # deleted by an owner meanwhile
+                return -1  # deleted by an owner meanwhile
             raise
         if (stop.index_end, stop.queues) != ends():
-            return None
+            return -1
         at_file = next(
             (i for i, f in enumerate(files) if f.file_from_offset + f.file_size > stop.log_end), -1
         )
-        if at_file < first or not _ends_there(files[at_file], stop.log_end):
-            return None
-        return LogEnd(
-            at_file,
-            stop.log_end,
-            Status.END,
-            last_record=stop.last_record,
-            keyed_end=stop.index_end,
-        )
+        is_there = at_file >= first and _ends_there(files[at_file], stop.log_end)
+        return at_file if is_there else -1
 
 
 def _is_last(log: CommitLog, phy_offset: int, log_end: int) -> bool:

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 LOG = logger(__name__)
 
-#: After a clean exit recovery scans this many files at the end of the log.
-LAST_FILES = 3
 #: Bytes of memory for data that the scan keeps of the records; the rest is read again.
 RECORDS_MAX = 256 << 20
 #: How often a reader reads a last record again that another process is still writing.

@@ -29,9 +29,9 @@ from pyrocketstore.consume_queue.unit_check import (
 )
 from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE, NO_LIMIT, PRE_BLANK
 from pyrocketstore.display import logger
+from pyrocketstore.recovery.clean_stop import LAST_FILES
 from pyrocketstore.recovery.index_gaps import first_missing_key, uncovered
 from pyrocketstore.recovery.log_end import (
-    LAST_FILES,
     LogEnd,
     allow_record,
     await_last_record,
@@ -230,15 +230,21 @@ def _scan_log(
     """
     stop = store.clean_stop.read()
     if stop is not None and plan.clean:
-        proven = store.clean_stop.proven_end(
+        at_file = store.clean_stop.proven_end(
             stop, files, first, store.locked_before_ms, store.derived_ends
         )
-        if proven is not None:
+        if at_file >= 0:
             plan.unscanned_to = stop.log_end
             check = _new_check(store)
             for queue in store.consume_queues():
                 check.trust((queue.topic, queue.queue_id), queue.covered_phy_offset)
-            return check, proven
+            return check, LogEnd(
+                at_file,
+                stop.log_end,
+                Status.END,
+                last_record=stop.last_record,
+                keyed_end=stop.index_end,
+            )
     if stop is not None:
         plan.unscanned_to = stop.unscanned_to if plan.clean else stop.log_end
     check, found = _scan_and_compare(store, files, first, keep_from, plan.unscanned_to)
