@@ -459,6 +459,28 @@ def test_units_that_return_while_a_stream_begins_are_read(
     assert len(rows(stream, INITIAL, next_batch(stream, INITIAL))) == 40
 
 
+def test_a_queue_that_goes_while_a_stream_begins_is_left_out(
+    short_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue_file(short_files, "t").unlink()
+    openings = []
+    load = DefaultMessageStore.load
+
+    def counted(store: DefaultMessageStore) -> bool:
+        openings.append(store)
+        return load(store)
+
+    def remove(env: Env, seconds: float) -> None:
+        shutil.rmtree(short_files / "consumequeue" / "t")
+
+    monkeypatch.setattr(DefaultMessageStore, "load", counted)
+    monkeypatch.setattr(Env, "sleep", remove)
+    options = {"path": str(short_files), "startingOffsets": "earliest"}
+    stream = StoreStreamReader(read_options(options, STREAM), COLUMNS, recovery_s=60)
+    assert len(rows(stream, INITIAL, next_batch(stream, INITIAL))) == 5
+    assert len(openings) == 1
+
+
 def test_an_expired_begin_is_no_loss(tmp_path: Path) -> None:
     with open_store(tmp_path / "store") as store:
         put(store, "t", 100, body=bytes(200))

@@ -220,20 +220,21 @@ class StreamPlan:
         damaged at the begin of a queue: what restores them puts them before its positions."""
         env = self._env_of_stores()
         until_ns = env.monotonic_ns() + int(self.recovery_s * 1e9)
-        while True:
-            begins = {key: self._start_of(key, end) for key, end in queue_ends.items()}
-            at_low = {key for key in begins if self._begins_at_low(key, begins[key])}
-            before = {
-                (place.broker_name, *name): start
-                for place in self.options.places
-                if any(key[0] == place.broker_name for key in at_low)
-                for name, start in recovered_starts(place, self.options).items()
-                if (place.broker_name, *name) in at_low and start < begins[place.broker_name, *name]
-            }
-            if not before or env.monotonic_ns() >= until_ns:
-                break
+        begins = {key: self._start_of(key, end) for key, end in queue_ends.items()}
+        at_low = {key for key in begins if self._begins_at_low(key, begins[key])}
+        before = {
+            key: start
+            for place in self.options.places
+            if any(key[0] == place.broker_name for key in at_low)
+            for name, start in recovered_starts(place, self.options).items()
+            if (key := (place.broker_name, *name)) in at_low and start < begins[key]
+        }
+        while before and env.monotonic_ns() < until_ns:
             env.sleep(_LOOK_AGAIN_S)
-            self.look(now=True)
+            present = self.look(now=True)
+            ends = {key: end for key, end in queue_ends.items() if key in present}
+            begins = {key: self._start_of(key, end) for key, end in ends.items()}
+            before = {key: at for key, at in before.items() if at < begins.get(key, -1)}
         for key, start in sorted(before.items()):
             text = (
                 f"{_name(key)}: the first unit in the files of the queue is {begins[key]}, and the "
