@@ -20,6 +20,8 @@ from module_tests import only_through_others, untested
 
 #: Classes whose instance is the whole store: a function that takes one may touch everything.
 WHOLE_STORE = {"StoreContext", "DefaultMessageStore", "Store"}
+#: Classes whose instance is all files of a store, without puts, services and life cycle.
+ALL_FILES = {"StoreFiles", "LoadedFiles"}
 ENGINE = "pyrocketstore/message_store/default_message_store.py"
 #: Names of the flag that says whether a store may be changed.
 MODE = re.compile(r"\b(read_only|writable|is_read_only|is_writable)\b")
@@ -128,8 +130,8 @@ def imported_names(path: Path) -> int:
     return sum(len(node.names) for node in nodes)
 
 
-def whole_store_parameters(root: Path) -> tuple[int, int]:
-    """How many parameters are annotated with the whole store, and in how many files."""
+def parameters_of(root: Path, classes: set[str]) -> tuple[int, int]:
+    """How many parameters are annotated with one of the classes, and in how many files."""
     count = files = 0
     for path in sources(root, ".py"):
         found = 0
@@ -139,7 +141,7 @@ def whole_store_parameters(root: Path) -> tuple[int, int]:
                 for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
                     annotation = argument.annotation
                     text = "" if annotation is None else ast.unparse(annotation)
-                    found += bool(WHOLE_STORE & set(re.findall(r"\w+", text)))
+                    found += bool(classes & set(re.findall(r"\w+", text)))
         count += found
         files += bool(found)
     return count, files
@@ -200,7 +202,8 @@ def main(root: Path, *, details: bool) -> None:
     """Print one line for each count; with details also what was counted."""
     package, c_files = sources(root, ".py", ".pyx", ".pxd"), sorted((root / "csrc").glob("*.[ch]"))
     branches = mode_branches(root)
-    parameters, files = whole_store_parameters(root)
+    parameters, files = parameters_of(root, WHOLE_STORE)
+    file_parameters, _ = parameters_of(root, ALL_FILES)
     methods, length = methods_and_lines(root)
     statements = (
         sum(map(python_statements, sources(root, ".py")))
@@ -219,6 +222,7 @@ def main(root: Path, *, details: bool) -> None:
         ("names that default_message_store.py imports", imported_names(root / ENGINE)),
         ("parameters that are the whole store", parameters),
         ("files with such parameters", files),
+        ("parameters that are all files of a store", file_parameters),
         ("loops over the end of a file", len(roll_loops(root))),
         ("functions that store and publish records", len(publishing_functions(root))),
         (".pyx modules", len(sources(root, ".pyx"))),

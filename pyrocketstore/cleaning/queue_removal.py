@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from pyrocketstore.consume_queue.queue import ConsumeQueue
+from pyrocketstore.dispatch.reput import ReputMessageService
 from pyrocketstore.errors import StoreError
 from pyrocketstore.record.message import (
     LMQ_PREFIX,
@@ -12,7 +13,7 @@ from pyrocketstore.record.message import (
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
 )
-from pyrocketstore.recovery.store_context import StoreContext
+from pyrocketstore.recovery.store_files import StoreFiles
 
 __all__ = ["clean_expired_consumer_queue", "clean_unused_topic", "remove_queue"]
 
@@ -20,23 +21,25 @@ __all__ = ["clean_expired_consumer_queue", "clean_unused_topic", "remove_queue"]
 KEPT_TOPICS = frozenset({SCHEDULE_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC})
 
 
-def clean_unused_topic(store: StoreContext, topics: Iterable[str]) -> None:
+def clean_unused_topic(
+    store: StoreFiles, dispatch: ReputMessageService | None, topics: Iterable[str]
+) -> None:
     """Destroy the queues of every topic that is not in `topics`, except light queues and system
-    topics. Raises StoreIOError.
+    topics. `dispatch` is None in a store that is not started. Raises StoreIOError.
 
     Source: RocketMQ 4.9.3 DefaultMessageStore#cleanUnusedTopic.
     """
     keep = {*topics, *KEPT_TOPICS}
-    if store.life.is_started:
-        store.wait_dispatched()  # else the table may lack the queue of a recent put
+    if dispatch is not None:
+        dispatch.wait_appended()  # else the table may lack the queue of a recent put
     for topic, queues in store.queue_table.by_topic().items():
         if topic in keep or topic.startswith(LMQ_PREFIX):
             continue
         for queue_id in queues:
-            _destroy_queue(store, topic, queue_id, lambda queue: True)
+            _destroy_queue(store, dispatch, topic, queue_id, lambda queue: True)
 
 
-def clean_expired_consumer_queue(store: StoreContext) -> None:
+def clean_expired_consumer_queue(store: StoreFiles, dispatch: ReputMessageService | None) -> None:
     """Destroy the queues that end before the first record of the log. Raises StoreIOError.
 
     Source: RocketMQ 4.9.3 DefaultMessageStore#cleanExpiredConsumerQueue.
@@ -51,25 +54,29 @@ def clean_expired_consumer_queue(store: StoreContext) -> None:
     store.commit_log.flush_deletions()
     for queue in store.queue_table.all():
         if queue.topic not in KEPT_TOPICS and is_expired(queue):
-            _destroy_queue(store, queue.topic, queue.queue_id, is_expired)
+            _destroy_queue(store, dispatch, queue.topic, queue.queue_id, is_expired)
 
 
 def _destroy_queue(
-    store: StoreContext, topic: str, queue_id: int, still: Callable[[ConsumeQueue], bool]
+    store: StoreFiles,
+    dispatch: ReputMessageService | None,
+    topic: str,
+    queue_id: int,
+    still: Callable[[ConsumeQueue], bool],
 ) -> None:
     """Remove a queue once all its messages are dispatched; its next offset is 0 then.
 
     Puts wait meanwhile: a message with an offset of the old queue would make those of the new one
     repeats.
     """
-    if not store.life.is_started:
+    if dispatch is None:
         remove_queue(store, topic, queue_id)
         return
-    store.wait_dispatched()
+    dispatch.wait_appended()
     store.commit_log.core.take()
     try:
-        store.wait_dispatched()
-        with store.dispatch_paused():
+        dispatch.wait_appended()
+        with dispatch.paused():
             queue = store.queue_table.get(topic, queue_id)
             if queue is not None and still(queue):
                 remove_queue(store, topic, queue_id)
@@ -77,7 +84,7 @@ def _destroy_queue(
         store.commit_log.core.release()
 
 
-def remove_queue(store: StoreContext, topic: str, queue_id: int) -> None:
+def remove_queue(store: StoreFiles, topic: str, queue_id: int) -> None:
     """Destroy a queue while puts wait and nothing is dispatched.
 
     After a failure its next offset is the end of its remaining files. Raises StoreIOError.

@@ -18,15 +18,15 @@ from pyrocketstore.cleaning.retention import Trimmed
 from pyrocketstore.commit_log.topic_min_offset_file import (
     RecordProof,
     TopicMinimum,
-    TopicMinOffsetFile,
     last_record_before,
     record_proof,
 )
 from pyrocketstore.consume_queue.queue import ConsumeQueue
+from pyrocketstore.dispatch.reput import ReputMessageService
 from pyrocketstore.display import logger, shown
 from pyrocketstore.errors import StoreError, StoreFormatError, StoreIOError
 from pyrocketstore.record.message import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS, check_topic
-from pyrocketstore.recovery.store_context import StoreContext
+from pyrocketstore.recovery.store_files import StoreFiles
 
 __all__ = ["TopicRemoval", "check_removable"]
 
@@ -58,19 +58,24 @@ class TopicRemoval(NamedTuple):
 
     Parameters
     ----------
-    store : StoreContext
-    file : TopicMinOffsetFile, loaded
+    store : StoreFiles
+    dispatch : ReputMessageService, None while the store is opened: only `complete` is possible
+    flush_log : callable(), makes all records durable that are in the log
+    flush_up_to : callable(phy_offset), makes all records before a byte of the log durable, with
+        their units and the names of their topics
     forget_topic, forget_positions : callable(topic), durably removes the topic from topics.json,
         and the positions of all groups in it
     read_positions : callable(), raises StoreError where `forget_positions` cannot read its file
-    guess : callable that returns a byte of the log at which its last record may begin, or -1
+    guess : callable(), returns a byte of the log at which its last record may begin, or -1
     delete_lock : held while files are deleted, shared with other deletions of expired files
 
     Threads: one at a time.
     """
 
-    store: StoreContext
-    file: TopicMinOffsetFile
+    store: StoreFiles
+    dispatch: ReputMessageService | None
+    flush_log: Callable[[], object]
+    flush_up_to: Callable[[int], object]
     forget_topic: Callable[[str], None]
     forget_positions: Callable[[str], None]
     read_positions: Callable[[], object]
@@ -97,7 +102,7 @@ class TopicRemoval(NamedTuple):
         self.forget_positions(topic)  # those of commits that still saw the queues
         self._flush_removal(topic)
         if end > 0:
-            store.flush_log()
+            self.flush_log()
             proof = last_record_before(store.env, store.commit_log, end, guess)
             if proof is not None:  # otherwise no message is left that could come back
                 self._put(topic, proof.phy_offset + proof.size, proof, is_dropping=False)
@@ -112,6 +117,7 @@ class TopicRemoval(NamedTuple):
         Returns the deleted files of queues. Durability: as of `drop`. Raises StoreError.
         """
         store, log = self.store, self.store.commit_log
+        assert self.dispatch is not None
         last = self._flushed_end()  # first: messages that are put meanwhile stay
         if last is None:
             return Trimmed(0, 0)
@@ -119,10 +125,10 @@ class TopicRemoval(NamedTuple):
         for queue in store.queue_table.of_topic(topic).values():
             end = min(end, self._first_since(queue, before_ms, end))
         if end > log.min_offsets.of(topic) and end > log.get_min_offset():
-            store.flush_up_to(end)  # no recovery derives those of removed messages
+            self.flush_up_to(end)  # no recovery derives those of removed messages
             self._put(topic, end, record_proof(log, end) or last, is_dropping=False)
-        with store.dispatch_paused():
-            self.use()
+        with self.dispatch.paused():
+            store.set_min_offsets(store.topic_minimums.offsets().by_topic())
         files = size = 0
         log.flush_deletions()  # the messages of a file that comes back have their units
         for queue in store.queue_table.of_topic(topic).values():
@@ -138,8 +144,8 @@ class TopicRemoval(NamedTuple):
         cannot be completed is left to the next opening, with a warning: until then, the minimum of
         the topic hides its removed messages.
         """
-        for topic in self.file.dropping():
-            minimum = self.file.get(topic)
+        for topic in self.store.topic_minimums.dropping():
+            minimum = self.store.topic_minimums.get(topic)
             assert minimum is not None
             LOG.warning("%s: the removal of the topic %s is completed", self.store.root, topic)
             try:
@@ -166,17 +172,14 @@ class TopicRemoval(NamedTuple):
         self._flush_removal(topic)
         self._put(topic, minimum.min_phy_offset, minimum.proof, is_dropping=False)
 
-    def use(self) -> None:
-        """Have dispatch, scans and queues use the minimums of the file; only while nothing is
-        dispatched."""
-        self.store.set_min_offsets(self.file.offsets().by_topic())
-
     def _forget(self, topic: str) -> None:
         self.forget_topic(topic)
         self.forget_positions(topic)
 
     def _put(self, topic: str, end: int, proof: RecordProof, *, is_dropping: bool) -> None:
-        self.file.put(topic, TopicMinimum(end, proof, is_dropping), self.store.commit_log)
+        self.store.topic_minimums.put(
+            topic, TopicMinimum(end, proof, is_dropping), self.store.commit_log
+        )
 
     def _flushed_end(self) -> RecordProof | None:
         """Return the last record of the log once it is durable and dispatched, None without one.
@@ -184,9 +187,10 @@ class TopicRemoval(NamedTuple):
         Beside puts it is one after those that returned before this call.
         """
         store, log = self.store, self.store.commit_log
-        store.wait_dispatched()
+        assert self.dispatch is not None
+        self.dispatch.wait_appended()
         last, end = int(store.dispatcher.last_phy_offset), log.get_max_offset()
-        store.flush_log()
+        self.flush_log()
         return record_proof(log, last) or last_record_before(store.env, log, end, self.guess())
 
     def _remove_queues(self, topic: str) -> tuple[int, int]:
@@ -196,11 +200,12 @@ class TopicRemoval(NamedTuple):
         may begin.
         """
         store, log = self.store, self.store.commit_log
-        store.wait_dispatched()
+        assert self.dispatch is not None
+        self.dispatch.wait_appended()
         log.core.take()
         try:
-            store.wait_dispatched()
-            with store.dispatch_paused():
+            self.dispatch.wait_appended()
+            with self.dispatch.paused():
                 end, guess = log.get_appended_offset(), self.guess()
                 if end > 0:
                     store.set_min_offsets({**log.min_offsets.by_topic(), topic: end})

@@ -120,11 +120,11 @@ def index_facts(store: Any) -> dict[str, Any]:
         return {"index": "not enabled", **unknown}
     if engine.index_service.geometry_error is not None:
         return {"index": f"not readable: {engine.index_service.geometry_error}", **unknown}
-    damaged = damaged_headers(engine)
+    damaged = damaged_headers(engine.files)
     if damaged:
         text = f"not complete: {len(damaged)} file(s) have a damaged header"
         return {"index": text, **unknown}
-    gaps = find_key_gaps(engine)
+    gaps = find_key_gaps(engine.files)
     if gaps is not None:
         gaps.search()
     if gaps is None or gaps.is_empty:
@@ -157,7 +157,7 @@ def has_lost_end(store: Any, topic: str | None = None, queue_id: int | None = No
         for name, end in plan.beyond.items()
         if topic in (None, name[0]) and queue_id in (None, name[1])
     }
-    return lost_end(store.message_store, plan, ends) is not None
+    return lost_end(store.message_store.files, plan, ends) is not None
 
 
 def has_wrong_files(store: Any) -> bool:
@@ -175,8 +175,8 @@ def quiet_damage(store: Any) -> list[str]:
     damage = why_checkpoint_is_damaged(engine.env, engine.config)
     if damage:
         found.append(f"{store.path}/checkpoint: damaged: {damage}")
-    found += [f"{path}: {HEADER_DAMAGE}" for path in damaged_headers(engine)]
-    return found + [str(problem) for problem in config_problems(engine)]
+    found += [f"{path}: {HEADER_DAMAGE}" for path in damaged_headers(engine.files)]
+    return found + [str(problem) for problem in config_problems(engine.files)]
 
 
 def queue_rows(store: Any, spans: Iterable[QueueSpan]) -> Iterator[tuple[Any, ...]]:

@@ -14,6 +14,7 @@ from pyrocketstore.errors import StoreStateError
 from pyrocketstore.results import Status
 from pyrocketstore.system._env import Event
 from pyrocketstore.system.service_thread import ServiceThread
+from pyrocketstore.system.signal_shield import shielded
 
 LOG = logger(__name__)
 
@@ -176,6 +177,16 @@ class ReputMessageService(ServiceThread):
         finally:
             file.release()
         return True
+
+    def wait_appended(self, timeout: float | None = None) -> bool:
+        """Wait until every put that returned before is in its queue and in the index: see
+        `wait_dispatched`."""
+        appended = self.commit_log.core.appended_end
+        if self.dispatcher.position >= appended:
+            return True
+        if appended > self.commit_log.get_max_offset():
+            shielded(self.commit_log.commit_buffers)
+        return self.wait_dispatched(self.commit_log.get_max_offset(), timeout)
 
     def wait_dispatched(self, phy_offset: int, timeout: float | None = None) -> bool:
         """Wait until every record before `phy_offset` is in its queues and in the index.

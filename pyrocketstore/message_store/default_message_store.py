@@ -5,7 +5,6 @@ folders.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import threading
 import warnings
@@ -15,9 +14,14 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from pyrocketstore.arguments.read_arguments import check_filter, queue_of, range_of, unit_of
+from pyrocketstore.arguments.read_arguments import (
+    check_filter,
+    queue_of,
+    range_of,
+    timeout_of,
+    unit_of,
+)
 from pyrocketstore.arguments.scalars import (
-    QUEUE_ID_MAX,
     exact_int64,
     exact_text,
     whole_number,
@@ -27,10 +31,7 @@ from pyrocketstore.cleaning.retention import Trimmed
 from pyrocketstore.cleaning.topic_removal import TopicRemoval, check_removable
 from pyrocketstore.commit_log._puts import PutMessageResult
 from pyrocketstore.commit_log.log import CommitLog
-from pyrocketstore.commit_log.topic_min_offset_file import TopicMinOffsetFile
 from pyrocketstore.config.message_store_config import BrokerRole, MessageStoreConfig
-from pyrocketstore.consume_queue.many_queues import correct_min_offsets
-from pyrocketstore.consume_queue.multi_dispatch import put_unit
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.consume_queue.table import ConsumeQueueTable
 from pyrocketstore.consumer.offsets import ConsumerOffsets
@@ -59,23 +60,18 @@ from pyrocketstore.files.abort_file import AbortFile
 from pyrocketstore.files.allocate_mapped_file_service import make_allocate_service
 from pyrocketstore.files.file_systems import FileSystems
 from pyrocketstore.files.lock_file import store_lock
-from pyrocketstore.files.planned_changes import PlannedChanges
 from pyrocketstore.files.running_flags import RunningFlags
 from pyrocketstore.files.store_checkpoint import StoreCheckpoint
 from pyrocketstore.files.transient_store_pool import TransientStorePool
 from pyrocketstore.flush.async_put import AsyncPuts
-from pyrocketstore.flush.index_flush import IndexFlush
-from pyrocketstore.index._file import IndexFile
-from pyrocketstore.index.geometry import usual_geometry
 from pyrocketstore.index.index_service import IndexService
 from pyrocketstore.index.sync_point import (
     SYNC_POINT,
-    SyncPoint,
-    SyncPointFile,
 )
 from pyrocketstore.message_store.encoded_puts import PutResults
 from pyrocketstore.message_store.end_of_puts import StoreFailure
-from pyrocketstore.message_store.lost_ends import lost_end
+from pyrocketstore.message_store.loaded_files import LoadedFiles
+from pyrocketstore.message_store.loading import Loading, LoadingToWrite
 from pyrocketstore.message_store.message_puts import MessagePuts
 from pyrocketstore.message_store.reports import StoreReports
 from pyrocketstore.message_store.start_stop_services import StoreServices
@@ -89,44 +85,34 @@ from pyrocketstore.reading.rocketmq_reads import (
     StoreReads,
 )
 from pyrocketstore.record._message import MessageExt
-from pyrocketstore.record._record import allow_records
 from pyrocketstore.record._text import string_to_properties
 from pyrocketstore.record.message import (
     LMQ_PREFIX,
     PROPERTY_DELAY_TIME_LEVEL,
     SCHEDULE_TOPIC,
-    TRANS_HALF_TOPIC,
-    TRANS_OP_HALF_TOPIC,
     MessageExtBatch,
     MessageExtBrokerInner,
     parse_java_int,
     settle,
 )
-from pyrocketstore.recovery.apply import apply_plan, flush_recovered, keep_lost_messages
-from pyrocketstore.recovery.clean_stop import CleanStopFile, locked_ms
+from pyrocketstore.recovery.apply import flush_recovered
+from pyrocketstore.recovery.clean_stop import locked_ms
 from pyrocketstore.recovery.current_sizes import load_with_sizes
-from pyrocketstore.recovery.flushed import read_flushed
-from pyrocketstore.recovery.index_gaps import uncovered
-from pyrocketstore.recovery.log_end import check_not_newer, scan_start
-from pyrocketstore.recovery.loss_notices import LossNotices
 from pyrocketstore.recovery.other_formats import (
     check_checkpoint,
     check_format,
-    why_checkpoint_is_damaged,
 )
 from pyrocketstore.recovery.owner_trace import owner_of
-from pyrocketstore.recovery.plan import RecoveryPlan, make_plan
+from pyrocketstore.recovery.plan import RecoveryPlan
 from pyrocketstore.recovery.refresh import Follower
 from pyrocketstore.recovery.repair import repair
 from pyrocketstore.recovery.replay import replay_observed
-from pyrocketstore.recovery.store_context import StoreContext, set_by_load, set_by_start
-from pyrocketstore.results import DispatchRequest, PutMessageStatus
+from pyrocketstore.results import PutMessageStatus
 from pyrocketstore.schedule.delay_offsets import DelayOffsets
-from pyrocketstore.schedule.pending import real_queues
 from pyrocketstore.schedule.service import ScheduleMessageService
 from pyrocketstore.system._env import Event
 from pyrocketstore.system.env import Env
-from pyrocketstore.system.life_state import Life, LifeState
+from pyrocketstore.system.life_state import Life, LifeState, set_by_load, set_by_start
 from pyrocketstore.system.live_stores import Attempts, was_removed
 from pyrocketstore.system.signal_shield import (
     Shield,
@@ -153,16 +139,11 @@ INTEGER_MAX = (1 << 31) - 1
 #: The engines of all open stores of this process: a fork disables the child's copies, and the exit
 #: closes them. They do not keep the object of a caller alive.
 OPEN_STORES: set[DefaultMessageStore] = set()
-#: The attributes that a reload replaces: what depends on the files.
-RELOADED = (
-    "config commit_log topic_minimums queue_table checkpoint index_service dispatcher plan reads"
-    " running_flags follower puts clean_stop"
-).split()
 #: Interval of checks whether the wait for another thread's close was abandoned (s).
 LOOK_S = 0.1
 
 
-class DefaultMessageStore(StoreContext):
+class DefaultMessageStore:
     """A RocketMQ store in one directory.
 
     Parameters
@@ -196,12 +177,10 @@ class DefaultMessageStore(StoreContext):
     Source: RocketMQ 4.9.3 DefaultMessageStore.
     """
 
-    reads: StoreReads = set_by_load()
-    services: StoreServices = set_by_start()
     #: of a read-only store
     follower: Follower = set_by_load()
-    #: queues with a first file whose messages have all expired: its owner deletes it soon
-    expired_in: list[tuple[str, int]] = set_by_load()
+    services: StoreServices = set_by_start()
+    reput_service: ReputMessageService = set_by_start()
 
     def __init__(
         self,
@@ -240,23 +219,25 @@ class DefaultMessageStore(StoreContext):
         on_new_queue: Callable[[str, int], None] | None,
         cleans: bool,
     ) -> None:
-        self.config = config
-        allow_records(config.max_message_size)
         self.cleans = cleans
         self.env = Env() if env is None else env
         self.read_only = read_only
         self.root = config.store_path_root_dir
-        self.running_flags = RunningFlags()
         self.life, self.pid = LifeState(), os.getpid()
         self._root_identity: tuple[int, int] | None = None  # of a read-only store
-        self.plan: RecoveryPlan | None = None
         self.appended, self.moved = Event(), Event()
-        self._make_log_and_queues(on_new_queue)
-        self.topic_minimums = TopicMinOffsetFile(self.env, self.root)
+        self.allocate_service = None if read_only else make_allocate_service(self.env, config)
+        #: the files; `refresh` may replace the object
+        self.files = LoadedFiles(
+            self.env,
+            config,
+            read_only=read_only,
+            appended=self.appended,
+            allocate_service=self.allocate_service,
+            on_new_queue=on_new_queue,
+        )
         self.delay_offsets = DelayOffsets(self.env, self.root)
         self._abort_file = AbortFile(self.env, os.path.join(self.root, "abort"))
-        self.loss_notices = LossNotices(self.env, self.root)
-        self.clean_stop = CleanStopFile(self.env, self.root, self.commit_log)
         self._make_hooks()
         self.life_lock = threading.RLock()
         #: the thread that calls dispatchers during recovery
@@ -268,7 +249,7 @@ class DefaultMessageStore(StoreContext):
         self.stall_log = StallLog(self.env.monotonic_ns, config.stall_warning_mills)
         self.async_puts = AsyncPuts(
             config,
-            self.commit_log.get_appended_offset,
+            lambda: self.commit_log.get_appended_offset(),
             lambda: self.reports.flushed_where(),
             self.env.monotonic_ns,
             self.stats_service.note_puts,
@@ -280,8 +261,19 @@ class DefaultMessageStore(StoreContext):
         self.file_systems = FileSystems(
             self.env, self._lock_file.descriptors, config.syncfs_least_files
         )
-        self.puts = MessagePuts(
-            config,
+        self.puts = self._new_puts()
+        self.reports = StoreReports(
+            self.files,
+            self.async_puts,
+            self.stall_log,
+            self.stats_service,
+            earliest=lambda: self.get_earliest_message_time() if self.life.is_loaded else -1,
+            failure=lambda: self.why_not_writeable,
+        )
+
+    def _new_puts(self) -> MessagePuts:
+        return MessagePuts(
+            self.config,
             self.env,
             self.life,
             self.running_flags,
@@ -291,37 +283,12 @@ class DefaultMessageStore(StoreContext):
             self.stats_service,
             why_no_puts=lambda: self.why_no_puts,
         )
-        self.reports = StoreReports(
-            self,
-            self.stats_service,
-            earliest=lambda: self.get_earliest_message_time() if self.life.is_loaded else -1,
-            failure=lambda: self.why_not_writeable,
-        )
-
-    def _make_log_and_queues(self, on_new_queue: Callable[[str, int], None] | None) -> None:
-        env, config, read_only = self.env, self.config, self.read_only
-        self.changes = PlannedChanges(read_only=read_only)
-        self.allocate_service = None if read_only else make_allocate_service(env, config)
-        self.commit_log = CommitLog(
-            env,
-            config,
-            self.appended,
-            read_only=read_only,
-            allocate_service=self.allocate_service,
-            on_new_queue=on_new_queue,
-            changes=self.changes,
-        )
-        self.queue_table = ConsumeQueueTable(
-            env, config, self.commit_log, self.running_flags, read_only, self.changes
-        )
 
     def _make_hooks(self) -> None:
         #: called by `shutdown` once everything is durable, and at its end in any case
         self.at_clean_stop: list[Callable[[], None]] = []
         self.at_end: list[Callable[[], None]] = []
         self._filters: ConsumerFilters | None = None
-        #: returns the filter bit map of a message; None: ext units have none
-        self._bit_map: BitMap | None = None
         #: called with a topic that is dropped: a consumer's positions are in memory
         self.forget_positions: Callable[[str], None] = self._forget_positions
         #: called when puts end: after a failure, in a forked child, and by `shutdown`
@@ -333,8 +300,64 @@ class DefaultMessageStore(StoreContext):
         self.running_flags.on_write_error = self._repair_later
         #: the settings of a reload: sizes that were not given may show only by then
         self.settings_of_reload: Callable[[], MessageStoreConfig] = lambda: self.config
-        #: called with an engine that was loaded again; the result is called once its parts are used
+        #: called with files that were loaded again; the result is called once they are used
         self.on_reload: OnReload = _ignore
+
+    # ---- the files ------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> MessageStoreConfig:
+        """The settings; a reload takes the sizes of files from the files."""
+        return self.files.config
+
+    @property
+    def plan(self) -> RecoveryPlan | None:
+        """The plan of the last recovery, None before it."""
+        return self.files.plan
+
+    @property
+    def commit_log(self) -> CommitLog:
+        """The log."""
+        return self.files.commit_log
+
+    @property
+    def queue_table(self) -> ConsumeQueueTable:
+        """The queues."""
+        return self.files.queue_table
+
+    @property
+    def index_service(self) -> IndexService:
+        """The index."""
+        return self.files.index_service
+
+    @property
+    def index_enabled(self) -> bool:
+        """True when messages are indexed and the index can be read."""
+        return self.files.index_enabled
+
+    @property
+    def checkpoint(self) -> StoreCheckpoint:
+        """The store times up to which log, queues and index are durable."""
+        return self.files.checkpoint
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """The part that puts units and keys."""
+        return self.files.dispatcher
+
+    @property
+    def reads(self) -> StoreReads:
+        """The part that reads log, queues and index."""
+        return self.files.reads
+
+    @property
+    def running_flags(self) -> RunningFlags:
+        """The reasons why the files cannot be written."""
+        return self.files.running_flags
+
+    def consume_queues(self) -> list[ConsumeQueue]:
+        """Return every queue that is known."""
+        return self.files.consume_queues()
 
     @property
     def transient_store_pool(self) -> TransientStorePool | None:
@@ -365,7 +388,7 @@ class DefaultMessageStore(StoreContext):
             self.env.require_directory(self.root)
         else:
             self._create_directories()
-            self.locked_before_ms = locked_ms(self.env, self.root)
+            self.files.locked_before_ms = locked_ms(self.env, self.root)
             self._lock_file.take()
             self._lock_file.release_on_demand(self.is_dropped, self.end_dropped)
         try:
@@ -374,7 +397,7 @@ class DefaultMessageStore(StoreContext):
                 self._load_unchanged()
             else:
                 check_checkpoint(self.env, self.config)
-                self._load()
+                self._load_to_write()
         except BaseException:
             self._give_up()
             raise
@@ -390,16 +413,16 @@ class DefaultMessageStore(StoreContext):
         attempts = Attempts(self.env)
         while True:
             try:
-                self.locked_before_ms = locked_ms(self.env, self.root)
+                self.files.locked_before_ms = locked_ms(self.env, self.root)
                 owner = owner_of(self.env, self.root)
                 flags.write_error = None  # of the attempt before this one
                 flags.begin_repair()  # an error is not tried again: the next opening does that
-                self._load()
+                self._load(Loading(self.files, self.moved, self.topics, self.delay_offsets))
                 if flags.write_error is not None:
                     raise without_frames(flags.write_error)
                 flags.end_repair(True, False, False)
                 if self.plan is not None:
-                    self.follower = Follower(self, self.plan, owner, self.expired_in)
+                    self.follower = Follower(self.files, self.plan, owner, self.files.expired_in)
             except StoreIOError as error:
                 if not was_removed(error) or not attempts.another():
                     raise
@@ -427,140 +450,32 @@ class DefaultMessageStore(StoreContext):
             self.env.make_directories(path)
             self.env.fsync_parent_directory(path)
 
-    def _load(self) -> None:
-        self.changes.plan()
-        if self.topics is not None:
-            self.topics.load()
-        if not self.read_only:  # a read-only store reads it when it is asked what waits
-            self.delay_offsets.load()
-            if self.config.enable_calc_filter_bit_map:
-                self._bit_map = self.registered_filters().bit_map
-        clean = not self._abort_file.exists()
-        self.flushed = read_flushed(self.env, self.root)
-        self.topic_minimums.read(read_only=self.read_only)
-        self.commit_log.load()
-        if not self.read_only:
-            check_not_newer(self)
-        self.topic_minimums.load(self.commit_log, self.changes)
-        self.commit_log.min_offsets = self.topic_minimums.offsets()
-        self.queue_table.load()
-        self.checkpoint = StoreCheckpoint(
-            self.env,
-            os.path.join(self.root, "checkpoint"),
-            read_only=self.read_only,
-            damage=why_checkpoint_is_damaged(self.env, self.config),
-            changes=self.changes,
-        )
-        self.index_service = self._new_index()
-        self.index_service.load(clean, self.has_record)
-        self.queue_table.checkpoint = self.checkpoint
-        self.commit_log.begin_file = self.checkpoint.begin_log_file
-        self.dispatcher = Dispatcher(
-            on_new_queue=self.queue_table.for_dispatch,
-            on_queue_record=self._dispatch_record,
-            on_index_file=self.index_service.retry_get_and_create_index_file,
-            on_index_record=self._index_record,
-            on_error=self._dispatch_error,
-            delay_levels=self.commit_log.delay_levels,
-            index_enabled=self.index_enabled,
-            multi_dispatch=self.config.enable_multi_dispatch,
-            moved=self.moved,
-            min_offsets=self.commit_log.min_offsets,
-        )
-        self.index_flush = self._make_index_flush()
-        unsure_from = scan_start(self, clean)
-        self.queue_table.recover(unsure_from)
-        plan = self.plan = self._make_plan(clean)
-        try:
-            apply_plan(self, plan)
-        finally:
-            plan.chunks.clear()
-        if not self.read_only:
-            self._topic_removal(contextlib.nullcontext()).complete()
-        if self._dispatchers and not plan.clean and not self.read_only:
-            self._replay_to_dispatchers(plan)
-        self.recover_topic_queue_table()
-        self._complete_topics(plan)
-        if not self.read_only:
-            self._lower_positions()
-        self.reads = StoreReads(
-            self.env, self.config, self.commit_log, self.queue_table, self.index_service
-        )
+    def _load(self, loading: Loading) -> None:
+        loading.load()
         self.life.move(Life.LOADED)
 
-    def _new_index(self) -> IndexService:
-        return IndexService(
-            self.env,
-            os.path.join(self.root, "index"),
-            self._given("max_hash_slot_num"),
-            self._given("max_index_num"),
-            self.checkpoint,
-            self.running_flags,
-            self.read_only,
-            SyncPointFile(self.env, self.root),
-            usual_geometry(self.config.mapped_file_size_commit_log),
-            self.changes,
+    def _load_to_write(self) -> None:
+        self._load(
+            LoadingToWrite(
+                self.files,
+                self.moved,
+                self.topics,
+                self.delay_offsets,
+                file_systems=self.file_systems,
+                bit_map=self._find_bit_map,
+                complete_removals=lambda: self._new_removal(contextlib.nullcontext()).complete(),
+                replay_observed=self._replay_to_dispatchers,
+            )
         )
 
-    def _make_plan(self, clean: bool) -> RecoveryPlan:
-        """Return the plan. Until then no file has changed; a writable store then keeps what it will
-        remove, makes `abort`, and makes the changes that were planned."""
-        plan = make_plan(self, clean)
-        mismatched = [*self.commit_log.mapped_file_queue.mismatched, *self.queue_table.mismatched]
-        plan.mismatched = [(file.path, file.reason) for file in mismatched]
-        index = self.index_service
-        if clean and index.indexed_phy_offset >= plan.log_end:
-            plan.index_end = index.last_named()
-        if self.read_only:
-            plan.loss_notices = self._interrupted_notices()
-        else:
-            plan.lost = str(lost_end(self, plan, plan.beyond) or "")
-            keep_lost_messages(self, plan)
-            if plan.unscanned_to < 0:
-                self.clean_stop.remove()
-            self._abort_file.create()
-            self.changes.make()
-        return plan
-
-    def _interrupted_notices(self) -> list[str]:
-        """Return what an opening for writing has not reported to its caller."""
-        begin = "an opening for writing ended before it could warn, and the next one warns again"
-        try:
-            return [f"{begin}: {text}" for text in self.loss_notices.read()]
-        except StoreIOError as error:  # no other file depends on it
-            LOG.warning("warnings of lost messages cannot be read: %s", error)
-            return []
+    def _find_bit_map(self) -> BitMap | None:
+        if self.config.enable_calc_filter_bit_map:
+            return self.registered_filters().bit_map
+        return None
 
     def lacks_units(self) -> bool:
         """Return whether units could not be written, so that queues may end before the log does."""
         return self.running_flags.is_logics_queue_error()
-
-    def _lower_positions(self) -> None:
-        """Have groups read from the ends of queues that have lost messages, now or under another
-        process: new ones get the queue offsets of those, before the group is used."""
-        if self.config.broker_role is BrokerRole.SLAVE:
-            return  # the positions are the master's, whose queues are longer
-        if self.lacks_units():
-            return  # the next opening has the ends
-        offsets = ConsumerOffsets(self.env, self.root, lmq=self.config.enable_lmq)
-        try:
-            offsets.load()
-        except StoreError as error:  # no group can use the positions either
-            LOG.warning("positions of groups may be after the ends of queues: %s", error)
-            return
-
-        def range_of(topic: str, queue_id: int) -> tuple[int, int]:
-            queue = self.queue_table.get(topic, queue_id)
-            end = 0 if queue is None else queue.get_max_offset_in_queue()
-            if queue is None or topic not in (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC):
-                return end, end
-            # Half messages before a position that is not of this queue may be undecided.
-            return queue.first_readable_offset(max(0, self.commit_log.get_min_offset())), end
-
-        count = offsets.lower(range_of)
-        if count:
-            offsets.persist()
-            LOG.warning("%s: %d positions were set to the ends of queues", offsets.path, count)
 
     # ---- refresh ------------------------------------------------------------------------------
 
@@ -620,12 +535,13 @@ class DefaultMessageStore(StoreContext):
             type(self)._give_up,
         )
         try:
-            install = self.on_reload(fresh)
+            install = self.on_reload(fresh.files)
         except BaseException:
             fresh._give_up()
             raise
-        old = {name: self.__dict__[name] for name in RELOADED}
-        self.__dict__.update({name: fresh.__dict__[name] for name in RELOADED})
+        old = self.files, self.follower, self.puts
+        self.files, self.follower = fresh.files, fresh.follower
+        self.puts, self.reports.files = self._new_puts(), fresh.files
         install()
         del old  # only now: its last reference may run code
 
@@ -642,93 +558,9 @@ class DefaultMessageStore(StoreContext):
             raise
         return fresh
 
-    def snapshot(self) -> DefaultMessageStore:
-        """Return an object whose parts a later `refresh` does not replace.
-
-        For long calls of reading. It must be used only while this store is open.
-        """
-        found: DefaultMessageStore = object.__new__(type(self))
-        found.__dict__ = self.__dict__.copy()
-        return found
-
-    def has_record(self, point: SyncPoint) -> bool:
-        """Return True if the log has the record of a sync point, and the record of its last index
-        entry with the time of that entry.
-
-        False with ext units: recovery writes all of the scanned records again, since nothing else
-        shows whether the address of a unit is right.
-        """
-        if self.config.enable_consume_queue_ext:
-            return False
-        log = self.commit_log
-        if point.name and (
-            point.end_phy_offset > point.last_phy_offset
-            or log.stored_at(point.end_phy_offset) != point.end_timestamp
-        ):
-            return False
-        mark = log.record_mark(point.last_phy_offset)
-        return mark == (point.phy_offset - point.last_phy_offset, point.record_crc)
-
-    def _make_index_flush(self) -> IndexFlush | None:
-        if self.read_only or not self.index_enabled or self.config.enable_consume_queue_ext:
-            return None
-        return IndexFlush(
-            self.commit_log,
-            self.index_service,
-            lambda: int(self.dispatcher.last_phy_offset),
-            self.running_flags.is_complete,
-        )
-
-    def uncovered_by_index(self) -> list[tuple[int, int]]:
-        """Return ranges [begin, end) of the log, bytes, that may hold keys that the index lacks.
-
-        Raises StoreIOError.
-        """
-        keyless = () if self.plan is None else self.plan.keyless
-        begin, end = max(0, self.commit_log.get_min_offset()), self.commit_log.get_max_offset()
-        files = self.index_service.files
-        parts = uncovered(files, self.commit_log, begin, end)
-        return [part for part in parts if part not in keyless]
-
-    def _given(self, name: str) -> int | None:
-        """Return a setting, or None if it must be inferred from the files."""
-        return int(getattr(self.config, name)) if name in self.config.given else None
-
     def recover_topic_queue_table(self) -> None:
-        """Set each queue's next offset and minimum from its consume queue.
-
-        Source: RocketMQ 4.9.3 DefaultMessageStore#recoverTopicQueueTable.
-        Differs: also for LMQ queues, whose counters 4.9.3 loses at a restart.
-        """
-        queues, lowest = self.consume_queues(), self.commit_log.get_min_offset()
-        for queue in queues:
-            end = queue.get_max_offset_in_queue()
-            self.commit_log.core.set_next_offset(queue.topic, queue.queue_id, end)
-        self.expired_in = [
-            (queue.topic, queue.queue_id)
-            for queue in correct_min_offsets(self.env, queues, lowest)
-            if lowest > 0 and len(queue.mapped_file_queue.mapped_files) > 1
-        ]
-
-    def _complete_topics(self, plan: RecoveryPlan) -> None:
-        """Have the topics added to topics.json that an unclean exit may have left out of it.
-
-        Before the checkpoint covers a message, the file has its topic.
-        """
-        if plan.clean:
-            return
-        self.delay_offsets.note_unclean_stop()
-        if self.topics is None:
-            return
-        self.topics.note_unclean_stop()
-        for queue in self.consume_queues():
-            light = self.config.enable_lmq and queue.is_lmq
-            possible = 0 <= queue.queue_id <= QUEUE_ID_MAX
-            if possible and not light and queue.covered_phy_offset > plan.scan_from:
-                self.topics.request(queue.topic, queue.queue_id)
-        for topic, queue_id in real_queues(self.commit_log, self.queue_table, plan.scan_from):
-            if queue_id <= QUEUE_ID_MAX:
-                self.topics.request(topic, queue_id)
+        """As `StoreFiles.recover_topic_queue_table`."""
+        self.files.recover_topic_queue_table()
 
     def persist_topics(self, at_once: bool) -> None:
         """Write topics.json, if the store keeps one and it has changed: see TopicConfigFile."""
@@ -755,8 +587,14 @@ class DefaultMessageStore(StoreContext):
         self.dispatcher.call_after(self._observers())
         self._bound_dispatch()
         self.services = StoreServices(
-            self,
+            self.files,
+            self.reput_service,
+            self.async_puts,
+            self.allocate_service,
+            self.file_systems,
+            self.stall_log,
             self.stats_service,
+            persist_topics=self.persist_topics,
             fail=self.store_failure.fail,
             repair=self._repair,
             check_lock=self._lock_file.check,
@@ -770,7 +608,7 @@ class DefaultMessageStore(StoreContext):
             service.correct_offsets()
             self.dispatcher.delayed = service.event
         if self.cleans:
-            self.services.add_cleaning(self.newest_store_timestamp())
+            self.services.add_cleaning(self.files.newest_store_timestamp())
         if self.config.enables_retention:
             self.services.add_retention()
         self.life.move(Life.STARTING)
@@ -792,7 +630,7 @@ class DefaultMessageStore(StoreContext):
             self._dispatchers,
             arriving,
             light_queues=self.config.enable_lmq,
-            bit_map=self._bit_map,
+            bit_map=self._find_bit_map(),
         )
 
     def get_confirm_offset(self) -> int:
@@ -824,10 +662,13 @@ class DefaultMessageStore(StoreContext):
             service.confirm(phy_offset)
 
     def _replay_to_dispatchers(self, plan: RecoveryPlan) -> None:
-        observers = Observers(self._dispatchers, None, light_queues=False, bit_map=self._bit_map)
+        if not self._dispatchers:
+            return
+        bit_map = self._find_bit_map()
+        observers = Observers(self._dispatchers, None, light_queues=False, bit_map=bit_map)
         self._replayed_by = threading.get_ident()
         try:
-            replay_observed(self, plan.scan_from, plan.log_end, observers)
+            replay_observed(self.files, plan.scan_from, plan.log_end, observers)
         finally:
             self._replayed_by = None
 
@@ -857,7 +698,7 @@ class DefaultMessageStore(StoreContext):
                 config.max_error_rate_of_bloom_filter,
                 config.expect_consumer_num_use_filter,
                 config.filter_data_clean_time_span,
-                self.newest_store_timestamp,
+                lambda: self.files.newest_store_timestamp(),
             )
             found.load()
             if self.plan is None or not self.plan.clean:
@@ -918,15 +759,8 @@ class DefaultMessageStore(StoreContext):
         if self._broker_stats is not None:
             self._broker_stats.tick(self.env.monotonic_ms())
 
-    def newest_store_timestamp(self) -> int:
-        """Return the store time (ms) of the newest record that is in a queue, 0 without any."""
-        queues = [queue for queue in self.consume_queues() if queue.max_physic_offset >= 0]
-        newest = max(queues, key=lambda queue: queue.max_physic_offset, default=None)
-        unit = None if newest is None else newest.reader.last_unit()
-        return 0 if unit is None else max(0, self.commit_log.pickup_store_timestamp(*unit[:2]))
-
     def _repair(self) -> bool:
-        is_whole = repair(self)
+        is_whole = repair(self.files, self.reput_service.paused())
         schedule = self.services.schedule_service
         if is_whole and schedule is not None:
             schedule.wakeup()  # queues have units again that the dispatcher could not write
@@ -1057,12 +891,13 @@ class DefaultMessageStore(StoreContext):
         clean = is_flushed is not False
         try:
             if is_flushed is None:
-                flush_recovered(self)
+                flush_recovered(self.files, self.file_systems)
+                self.persist_topics(True)
             self._lock_file.check()
-            if self.index_flush is None or not clean:
+            if self.files.index_flush is None or not clean:
                 self.index_service.flush()
             else:
-                self.index_flush.finish(self.index_flush.begin())
+                self.files.index_flush.finish(self.files.index_flush.begin())
             self.checkpoint.flush()
             if clean:  # everything is flushed, the last deliveries included
                 self.delay_offsets.persist(self.delay_offsets.offsets())
@@ -1086,9 +921,9 @@ class DefaultMessageStore(StoreContext):
             rest.callback(self.commit_log.mapped_file_queue.shutdown, 0)
             rest.callback(self.queue_table.close)
             # A failed load may not have made these.
-            if "index_service" in self.__dict__:
+            if "index_service" in self.files.__dict__:
                 rest.callback(self.index_service.shutdown)
-            if "dispatcher" in self.__dict__:
+            if "dispatcher" in self.files.__dict__:
                 rest.callback(self.dispatcher.set_index_file, None)
 
     def after_fork(self) -> None:
@@ -1128,36 +963,28 @@ class DefaultMessageStore(StoreContext):
         self._abort_file.delete()
         for name in ("checkpoint", SYNC_POINT):
             self.env.remove(os.path.join(self.root, name))
-        self.topic_minimums.destroy()
+        self.files.topic_minimums.destroy()
 
     # ---- dispatch -----------------------------------------------------------------------------
 
-    def _dispatch_record(self, request: DispatchRequest, multi: bool) -> None:
-        """Put one record into its queue, and into the further queues that it names."""
-        if self._bit_map is not None:
-            request.bit_map = self._bit_map(request.topic, request.properties_map)
-        find, lmq = self.queue_table.for_dispatch, self.config.enable_lmq
-        minimums = self.commit_log.min_offsets
-        put_unit(request, find, multi=multi, enable_lmq=lmq, min_offsets=minimums)
+    def dispatch_behind_bytes(self) -> int:
+        """Return the bytes of the log that are not dispatched yet."""
+        return self.commit_log.get_max_offset() - int(self.dispatcher.position)
 
-    def _index_record(self, request: DispatchRequest) -> IndexFile | None:
-        self.index_service.build_index(request)
-        return self.index_service.retry_get_and_create_index_file()
+    def dispatch_paused(self) -> AbstractContextManager[None]:
+        """Dispatch nothing inside of a `with` block."""
+        return self.reput_service.paused()
 
-    def _dispatch_error(self, kind: str, topic: str, queue_id: int, error_number: int) -> None:
-        reason = os.strerror(error_number) if error_number else "no file"
-        # A read-only store raises the error, or is loaded again.
-        log = LOG.info if self.read_only else LOG.error
-        log("the %s entry of %s-%d could not be written: %s", kind, topic, queue_id, reason)
-        # A queue that got no file has reported its own error, unless puts had ended before.
-        error_number = error_number or errno.EIO
-        if kind == "queue":
-            path = os.path.join(self.queue_table.path, topic, str(queue_id))
-            self.running_flags.make_logics_queue_error(StoreIOError(error_number, "append", path))
-        else:
-            files = self.index_service.files
-            path = (files[-1].path if files else None) or os.path.join(self.root, "index")
-            self.running_flags.make_index_file_error(StoreIOError(error_number, "append", path))
+    def wait_dispatched(self, timeout: float | None = None) -> bool:
+        """Wait until every put that returned before is in its queue and in the index.
+
+        Returns False when `timeout` (seconds, None for no limit) passed first. Raises
+        StoreTypeError, StoreFormatError: not a valid number.
+        """
+        seconds = None if timeout is None else timeout_of(timeout)
+        if self.read_only or self.dispatcher.position >= self.commit_log.core.appended_end:
+            return True
+        return self.reput_service.wait_appended(seconds)
 
     # ---- puts ---------------------------------------------------------------------------------
 
@@ -1355,10 +1182,6 @@ class DefaultMessageStore(StoreContext):
         if self.read_only:
             raise StoreStateError(f"{self.root}: the store is open read-only: nothing to flush")
 
-    def flush_log(self) -> None:
-        """Flush the log up to the last put."""
-        self.flush()
-
     def flush_up_to(self, phy_offset: int) -> None:
         """Make all records before a byte of the log durable, with their units and the names of
         their topics."""
@@ -1383,7 +1206,8 @@ class DefaultMessageStore(StoreContext):
             raise without_frames(error)
 
     def _flush_all(self) -> None:
-        index_state = None if self.index_flush is None else self.index_flush.begin()
+        index_flush = self.files.index_flush
+        index_state = None if index_flush is None else index_flush.begin()
         self.flush()
         self.services.flush_queue_service.do_flush(True, index_state)
         self.index_service.flush()
@@ -1646,7 +1470,7 @@ class DefaultMessageStore(StoreContext):
             raise StoreTypeError(f"topics must be an iterable of str, not {kind}")
         kept = [exact_text("a topic", topic) for topic in topics]
         remove = queue_removal.clean_unused_topic
-        shielded(lambda: self._remove_queues(lambda: remove(self, kept)))
+        shielded(lambda: self._remove_queues(lambda: remove(self.files, self._dispatch(), kept)))
         return 0
 
     def clean_unused_lmq_topic(self, topic: str) -> None:
@@ -1675,7 +1499,7 @@ class DefaultMessageStore(StoreContext):
         Source: RocketMQ 4.9.3 DefaultMessageStore#cleanExpiredConsumerQueue.
         """
         remove = queue_removal.clean_expired_consumer_queue
-        shielded(lambda: self._remove_queues(lambda: remove(self)))
+        shielded(lambda: self._remove_queues(lambda: remove(self.files, self._dispatch())))
 
     def _remove_queues(self, remove: Callable[[], None]) -> None:
         """Remove queues while the directory is locked: `shutdown` waits for the end of the call,
@@ -1702,7 +1526,7 @@ class DefaultMessageStore(StoreContext):
         """
         name = check_removable(topic)
         self._refuse_in_observer()
-        shielded(lambda: self._while_started(lambda: self._new_removal().drop(name)))
+        shielded(lambda: self._while_started(lambda: self._started_removal().drop(name)))
 
     def trim_topic(self, topic: str, before_ms: int) -> Trimmed:
         """Remove the messages of a topic that were stored before `before_ms` (Unix ms), and the
@@ -1713,31 +1537,32 @@ class DefaultMessageStore(StoreContext):
         name, time_ms = check_removable(topic), exact_int64("before_ms", before_ms)
         self._refuse_in_observer()
         return shielded(
-            lambda: self._while_started(lambda: self._new_removal().trim(name, time_ms))
+            lambda: self._while_started(lambda: self._started_removal().trim(name, time_ms))
         )
 
-    def _new_removal(self) -> TopicRemoval:
-        return self._topic_removal(self.services.delete_lock)
+    def _started_removal(self) -> TopicRemoval:
+        return self._new_removal(self.services.delete_lock)
 
-    def _topic_removal(self, delete_lock: AbstractContextManager[object]) -> TopicRemoval:
+    def _dispatch(self) -> ReputMessageService | None:
+        return self.reput_service if self.life.is_started else None
+
+    def _new_removal(self, delete_lock: AbstractContextManager[object]) -> TopicRemoval:
         return TopicRemoval(
-            self,
-            self.topic_minimums,
+            self.files,
+            self._dispatch(),
+            self.flush,
+            self.flush_up_to,
             self._forget_topic,
             lambda topic: self.forget_positions(topic),  # a consumer may set it meanwhile
             self._read_positions,
-            self._last_record,
+            self.files.last_record,
             delete_lock,
         )
 
     def _note_clean_stop(self) -> Callable[[], None]:
         unscanned_to = -1 if self.plan is None else self.plan.unscanned_to
-        return self.clean_stop.note(self.derived_ends, self._last_record(), unscanned_to)
-
-    def _last_record(self) -> int:
-        """Return a byte of the log at which its last record may begin; -1 without one."""
-        last = int(self.dispatcher.last_phy_offset)
-        return self.plan.last_record if last < 0 and self.plan is not None else last
+        files = self.files
+        return files.clean_stop.note(files.derived_ends, files.last_record(), unscanned_to)
 
     def _forget_topic(self, topic: str) -> None:
         if self.topics is not None:
@@ -1794,10 +1619,10 @@ class DefaultMessageStore(StoreContext):
         self.services.clean_commit_log.execute_delete_files_manually()
 
 
-OnReload = Callable[[DefaultMessageStore], Callable[[], None]]
+OnReload = Callable[[LoadedFiles], Callable[[], None]]
 
 
-def _ignore(fresh: DefaultMessageStore) -> Callable[[], None]:
+def _ignore(fresh: LoadedFiles) -> Callable[[], None]:
     return lambda: None
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyrocketstore.config.message_store_config import MessageStoreConfig
     from pyrocketstore.files._mapped_file import MappedFile
     from pyrocketstore.recovery.plan import RecoveryPlan
-    from pyrocketstore.recovery.store_context import StoreContext
+    from pyrocketstore.recovery.store_files import StoreFiles
     from pyrocketstore.system.env import Env
 
 _FULL = (status_name(Status.OK), status_name(Status.BLANK))
@@ -99,7 +99,7 @@ def missing_files(files: Sequence[MappedFile]) -> list[str]:
 
 
 def lost_end(
-    store: StoreContext, plan: RecoveryPlan | None, ends: Mapping[tuple[str, int], int]
+    store: StoreFiles, plan: RecoveryPlan | None, ends: Mapping[tuple[str, int], int]
 ) -> LostEnd | None:
     """Return what the log of a store has lost at its end; None when that is not certain.
 
@@ -152,7 +152,7 @@ def lost_end(
     return LostEnd(path, f"{why}, {text}") if why else None
 
 
-def _lost_end_without_units(store: StoreContext, plan: RecoveryPlan) -> LostEnd | None:
+def _lost_end_without_units(store: StoreFiles, plan: RecoveryPlan) -> LostEnd | None:
     """Return what the log has lost if the queues were lost with it, or never had the messages."""
     flushed_to = store.flushed.phy_offset
     if plan.broken or max(flushed_to, plan.index_end + 1) <= plan.log_end:
@@ -167,7 +167,7 @@ def _lost_end_without_units(store: StoreContext, plan: RecoveryPlan) -> LostEnd 
     return LostEnd(path, f"{why}, {ended if files else reason_without_files(store.env, config)}")
 
 
-def _why_durable(store: StoreContext, plan: RecoveryPlan) -> str:
+def _why_durable(store: StoreFiles, plan: RecoveryPlan) -> str:
     """Return the proof that messages behind the log's end were on the device; "" without one."""
     flushed_to, flushed = store.flushed
     if flushed_to > plan.log_end:

@@ -34,10 +34,9 @@ from pyrocketstore.record.message import (
     utf8_length,
     utf16_length,
 )
-from pyrocketstore.recovery.store_context import set_by_start
 from pyrocketstore.results import PutMessageStatus
 from pyrocketstore.system.env import Env
-from pyrocketstore.system.life_state import LifeState
+from pyrocketstore.system.life_state import LifeState, set_by_start
 from pyrocketstore.system.signal_shield import shielded
 
 if TYPE_CHECKING:

@@ -14,11 +14,15 @@ from pyrocketstore.cleaning.expired_files import (
     DiskCheckService,
 )
 from pyrocketstore.cleaning.retention import LogRetention, RetentionService, Trimmed
+from pyrocketstore.dispatch.reput import ReputMessageService
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreError, StoreStateError, without_frames
 from pyrocketstore.files._mapped_file import MappedFile
+from pyrocketstore.files.allocate_mapped_file_service import AllocateMappedFileService
+from pyrocketstore.files.file_systems import FileSystems
 from pyrocketstore.flush.async_put import (
     COMPLETE_SECONDS,
+    AsyncPuts,
     FlushDiskWatcher,
     MakeRoomService,
 )
@@ -29,10 +33,10 @@ from pyrocketstore.flush.flush_services import (
     GroupCommitService,
 )
 from pyrocketstore.flush.log_flush import CommitLogFlush
+from pyrocketstore.message_store.loaded_files import LoadedFiles
 from pyrocketstore.message_store.stall_watch import StallWatch
 from pyrocketstore.message_store.stats import StoreStatsService
 from pyrocketstore.recovery.repair import RepairService
-from pyrocketstore.recovery.store_context import StoreContext
 from pyrocketstore.schedule.service import ScheduleMessageService
 from pyrocketstore.system.service_thread import ServiceThread, require_thread
 from pyrocketstore.system.stalls import StallLog
@@ -49,25 +53,28 @@ class StoreServices:
 
     def __init__(
         self,
-        store: StoreContext,
+        files: LoadedFiles,
+        reput_service: ReputMessageService,
+        async_puts: AsyncPuts,
+        allocate_service: AllocateMappedFileService,
+        file_systems: FileSystems,
+        stall_log: StallLog,
         stats_service: StoreStatsService,
         *,
+        persist_topics: Callable[[bool], None],
         fail: Callable[[BaseException], None],
         repair: Callable[[], bool],
         check_lock: Callable[[], None],
     ) -> None:
-        config, commit_log, checkpoint = store.config, store.commit_log, store.checkpoint
-        if store.allocate_service is None:
-            raise StoreStateError("the store is open read-only")
-        self.store = store
-        self.allocate_service = store.allocate_service
+        config, commit_log, checkpoint = files.config, files.commit_log, files.checkpoint
+        self.files, self.reput_service, self.async_puts = files, reput_service, async_puts
+        self.allocate_service = allocate_service
         self.stats_service = stats_service
         self._fail = fail
         self._check_lock = check_lock
-        self.repair_service = RepairService(store.env, repair)
+        self.repair_service = RepairService(files.env, repair)
         self._repair_lock = threading.Lock()
-        self._repair_ended = False
-        self._all_started = False
+        self._repair_ended = self._all_started = False
         #: None: this store delivers no delayed messages
         self.schedule_service: ScheduleMessageService | None = None
         #: None before the first transaction
@@ -96,29 +103,28 @@ class StoreServices:
         self.flush_queue_service = FlushConsumeQueueService(
             config,
             checkpoint,
-            store.consume_queues,
-            store.file_systems,
+            files.consume_queues,
+            file_systems,
             self._queued_timestamp,
             self._dispatched,
-            store.persist_topics,
-            store.env.monotonic_ms,
+            persist_topics,
+            files.env.monotonic_ms,
             fail,
-            store.index_flush,
-            lambda: not store.running_flags.is_logics_queue_error(),
+            files.index_flush,
+            lambda: not files.running_flags.is_logics_queue_error(),
         )
         commit_log.mapped_file_queue.before_deletion = self._flush_file
-        store.queue_table.flush_up_to = self.flush_up_to
-        self.reput_service = store.reput_service
+        files.queue_table.flush_up_to = self.flush_up_to
         if isinstance(self.flush_service, GroupCommitService):
-            store.async_puts.request = self.flush_service.request
-            store.async_puts.quick_flush = self.flush_service.quick_flush
-        self.make_room_service = MakeRoomService(store.async_puts, self.log_flush.flush_to_end)
-        self.flush_disk_watcher = FlushDiskWatcher(store.async_puts)
-        self._watch(store.stall_log)
+            async_puts.request = self.flush_service.request
+            async_puts.quick_flush = self.flush_service.quick_flush
+        self.make_room_service = MakeRoomService(async_puts, self.log_flush.flush_to_end)
+        self.flush_disk_watcher = FlushDiskWatcher(async_puts)
+        self._watch(stall_log)
 
     def _dispatched(self) -> int:
         """Everything before this physical offset is dispatched."""
-        return int(self.store.dispatcher.position)
+        return int(self.files.dispatcher.position)
 
     def flush_up_to(self, phy_offset: int) -> None:
         """Make all records before a byte of the log durable, with their units and the names of
@@ -128,7 +134,7 @@ class StoreServices:
 
         Raises StoreError: a flush failed, or a unit could not be written and is not repaired yet.
         """
-        flush, flags = self.flush_queue_service, self.store.running_flags
+        flush, flags = self.flush_queue_service, self.files.running_flags
         if self.log_flush.flushed_where < phy_offset:
             self.log_flush.flush_to_end()
         if flush.flushed_to >= phy_offset:
@@ -144,20 +150,20 @@ class StoreServices:
     def _may_wait_from(self) -> int:
         """As _dispatched, but records that are not confirmed do not count as late."""
         if self.reput_service.is_unconfirmed():
-            return self.store.commit_log.get_max_offset()
+            return self.files.commit_log.get_max_offset()
         return self._dispatched()
 
     def _queued_timestamp(self) -> int:
         """Store time up to which every record is in its queue; 0 once an entry was given up."""
-        logics = int(self.store.dispatcher.logics_timestamp)
-        return 0 if self.store.running_flags.is_logics_queue_error() else logics
+        logics = int(self.files.dispatcher.logics_timestamp)
+        return 0 if self.files.running_flags.is_logics_queue_error() else logics
 
     def _watch(self, stall_log: StallLog) -> None:
         """Have slow calls logged."""
-        for part in (self.log_flush, self.store.commit_log, self.allocate_service):
+        for part in (self.log_flush, self.files.commit_log, self.allocate_service):
             part.timed = stall_log.timed
         watch = StallWatch(
-            stall_log, self.store.commit_log.core, self.store.env.monotonic_ns, self._may_wait_from
+            stall_log, self.files.commit_log.core, self.files.env.monotonic_ns, self._may_wait_from
         )
         watch.group = self.log_flush.group
         self._look_for_stalls = watch.look
@@ -181,13 +187,13 @@ class StoreServices:
 
         `newest_ms` is the store time of the newest record.
         """
-        env, config, log = self.store.env, self.store.config, self.store.commit_log
+        env, config, log = self.files.env, self.files.config, self.files.commit_log
         self.clean_commit_log = CleanCommitLogService(
             env,
             config,
             log,
-            self.store.running_flags,
-            self.store.queue_table.path,
+            self.files.running_flags,
+            self.files.queue_table.path,
             self._dispatched,
             self.delete_lock,
         )
@@ -200,7 +206,7 @@ class StoreServices:
         """Have the rules of `retention_age` and the other `retention_*` applied; call before
         `start`.
         """
-        env, config = self.store.env, self.store.config
+        env, config = self.files.env, self.files.config
         self._cleaning.append(
             RetentionService(env, config, self._log_retention(), self._queue_cleaning())
         )
@@ -219,19 +225,19 @@ class StoreServices:
             queues.run()
 
     def _log_retention(self) -> LogRetention:
-        store = self.store
+        files = self.files
         return LogRetention(
-            store.env, store.config, store.commit_log, self._dispatched, self.delete_lock
+            files.env, files.config, files.commit_log, self._dispatched, self.delete_lock
         )
 
     def _queue_cleaning(self) -> CleanConsumeQueueService:
-        store = self.store
+        files = self.files
         return CleanConsumeQueueService(
-            store.env,
-            store.config,
-            store.commit_log,
-            store.consume_queues,
-            store.index_service,
+            files.env,
+            files.config,
+            files.commit_log,
+            files.consume_queues,
+            files.index_service,
             self.delete_lock,
         )
 
@@ -246,9 +252,9 @@ class StoreServices:
             self.stats_service,
             *self._cleaning,
         ]
-        if self.store.async_puts.sync:
+        if self.async_puts.sync:
             services.append(self.flush_disk_watcher)
-        if self.store.async_puts.max_unforced_bytes:
+        if self.async_puts.max_unforced_bytes:
             services.append(self.make_room_service)
         return services
 
@@ -320,7 +326,7 @@ class StoreServices:
         flushed. Returns True when everything is dispatched and durable. After a Ctrl-C it is called
         again.
         """
-        self.store.async_puts.let_go()
+        self.async_puts.let_go()
         with self._repair_lock:
             self._repair_ended = self._schedule_ended = True
         for service in (
@@ -336,18 +342,18 @@ class StoreServices:
         ):
             service.shutdown(None)
         flushed = self._flush_rest()
-        self.store.async_puts.close()
+        self.async_puts.close()
         # Futures belong to callers: one whose lock is held, or whose callback waits, must not block
         # the close.
         self.flush_disk_watcher.shutdown(COMPLETE_SECONDS)
-        self.store.async_puts.complete_rest()
+        self.async_puts.complete_rest()
         return (
             flushed
             and self.reput_service.behind() == 0
             and (self.commit_service is None or self.commit_service.error is None)
             and self.flush_queue_service.error is None
             and self.log_flush.error is None
-            and self.log_flush.flushed_where >= self.store.commit_log.get_max_offset()
+            and self.log_flush.flushed_where >= self.files.commit_log.get_max_offset()
         )
 
     def _flush_rest(self) -> bool:

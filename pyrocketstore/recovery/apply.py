@@ -23,21 +23,22 @@ from pyrocketstore.consume_queue.unit_check import (
 from pyrocketstore.display import REPORTED_ELSEWHERE, logger
 from pyrocketstore.files.abort_file import AbortFile
 from pyrocketstore.files.broken_folder import broken_folder
+from pyrocketstore.files.file_systems import FileSystems
 from pyrocketstore.files.mapped_file_queue import has_data
 from pyrocketstore.recovery.index_gaps import fill_gaps
 from pyrocketstore.recovery.log_end import first_store_time, scan_start
 from pyrocketstore.recovery.plan import RecoveryPlan, readable_log
 from pyrocketstore.recovery.replay import replay_plan
 from pyrocketstore.recovery.restarted_queues import dispatch_restarted, queues_with_units
-from pyrocketstore.recovery.store_context import StoreContext
+from pyrocketstore.recovery.store_files import StoreFiles
 from pyrocketstore.results import Status
 
-__all__ = ["apply_plan", "flush_recovered", "keep_lost_messages"]
+__all__ = ["apply_plan", "flush_recovered", "fsync_again", "keep_lost_messages"]
 
 LOG = logger(__name__)
 
 
-def keep_lost_messages(store: StoreContext, plan: RecoveryPlan) -> None:
+def keep_lost_messages(store: StoreFiles, plan: RecoveryPlan) -> None:
     """Copy what is left of the messages that the log loses, and note the warnings of the loss.
 
     Bytes after the log's end that hold valid records, or that units of a queue name, are copied to
@@ -67,7 +68,7 @@ def _loss_texts(plan: RecoveryPlan) -> list[str]:
     return [text.replace("\n", " ") for text in texts]  # one line each, also with odd paths
 
 
-def apply_plan(store: StoreContext, plan: RecoveryPlan) -> None:
+def apply_plan(store: StoreFiles, plan: RecoveryPlan) -> None:
     """Cut the log and the queues, and dispatch records again that queues or index lack.
 
     Raises StoreIOError.
@@ -123,17 +124,15 @@ def apply_plan(store: StoreContext, plan: RecoveryPlan) -> None:
         erase_torn_end(queue)
         cover_at_most(queue, plan.log_end)
     store.dispatcher.position = plan.log_end
-    if not plan.clean and not store.read_only:
-        _fsync_again(store, plan)
 
 
-def _cut_minimums(store: StoreContext, plan: RecoveryPlan) -> None:
+def _cut_minimums(store: StoreFiles, plan: RecoveryPlan) -> None:
     """Lower the minimums of topics to a log that is cut: they must not hide what is put next."""
     store.topic_minimums.cut(store.env, store.commit_log, plan.log_end)
     store.set_min_offsets(store.topic_minimums.offsets().by_topic())
 
 
-def _give_back_units(store: StoreContext, plan: RecoveryPlan) -> None:
+def _give_back_units(store: StoreFiles, plan: RecoveryPlan) -> None:
     """Put units of lost records back, after the last record that the log has supplied."""
     queues = [queue for queue in store.consume_queues() if queue.kept_units]
     files = store.commit_log.mapped_file_queue.mapped_files
@@ -151,7 +150,7 @@ def _give_back_units(store: StoreContext, plan: RecoveryPlan) -> None:
         give_back_units(queue, plan.log_end, is_lost)
 
 
-def _covered_log(store: StoreContext, plan: RecoveryPlan) -> tuple[int, list[tuple[int, int]]]:
+def _covered_log(store: StoreFiles, plan: RecoveryPlan) -> tuple[int, list[tuple[int, int]]]:
     """Return the durable part of the log, and the first store time of each later file."""
     if plan.clean:
         return plan.log_end, []
@@ -161,7 +160,7 @@ def _covered_log(store: StoreContext, plan: RecoveryPlan) -> tuple[int, list[tup
     return plan.scan_from, [(offset, stored) for offset, stored in times if stored is not None]
 
 
-def _repair_queues(store: StoreContext, plan: RecoveryPlan) -> None:
+def _repair_queues(store: StoreFiles, plan: RecoveryPlan) -> None:
     """Correct the units that contradict the log; in a read-only store in memory."""
     for queue in store.consume_queues():
         units = plan.repairs.get((queue.topic, queue.queue_id))
@@ -171,10 +170,12 @@ def _repair_queues(store: StoreContext, plan: RecoveryPlan) -> None:
             queue.core.reset(queue.get_max_offset_in_queue(), covered)
 
 
-def _fsync_again(store: StoreContext, plan: RecoveryPlan) -> None:
-    """Make data of a killed process durable: names now, units of queues by their next flush.
+def fsync_again(store: StoreFiles, plan: RecoveryPlan, file_systems: FileSystems) -> None:
+    """Make data of a killed process durable, after its plan was applied: names now, units of queues
+    by their next flush.
 
     After a failed fsync the bytes are written again first: no fsync would write clean pages.
+    Raises StoreIOError.
     """
     root = store.config.store_path_root_dir
     again = store.env.write_again
@@ -212,14 +213,14 @@ def _fsync_again(store: StoreContext, plan: RecoveryPlan) -> None:
                 if int.from_bytes(first, "big", signed=True) < plan.scan_from:
                     break  # earlier files were durable before
     topics.update(folder for folder in folders if store.env.is_dir(folder))
-    store.file_systems.fsync_directories(sorted(topics))
+    file_systems.fsync_directories(sorted(topics))
 
 
 def _keep(path: str) -> None:
     """Do not write the bytes again: they are dirty pages, which the next fsync writes."""
 
 
-def _remains(store: StoreContext, plan: RecoveryPlan) -> list[tuple[str, int, int]]:
+def _remains(store: StoreFiles, plan: RecoveryPlan) -> list[tuple[str, int, int]]:
     """Return (path, position, size) of the bytes after the log's end that lost messages had: those
     in front of later valid records, and those that units name.
 
@@ -239,7 +240,7 @@ def _remains(store: StoreContext, plan: RecoveryPlan) -> list[tuple[str, int, in
     return found
 
 
-def _keep_broken(store: StoreContext, ranges: list[tuple[str, int, int]]) -> None:
+def _keep_broken(store: StoreFiles, ranges: list[tuple[str, int, int]]) -> None:
     """Copy bytes after the log's end, each range to a file named by its physical offset."""
     if not ranges:
         return
@@ -253,7 +254,7 @@ def _keep_broken(store: StoreContext, ranges: list[tuple[str, int, int]]) -> Non
         LOG.warning("%d bytes from byte %d of %s were copied to %s", size, position, path, target)
 
 
-def _set_queues_aside(store: StoreContext) -> None:
+def _set_queues_aside(store: StoreFiles) -> None:
     """Set aside the queues and the index of an empty log, which name records that are gone.
 
     Source: RocketMQ 4.9.3 DefaultMessageStore#destroyLogics.
@@ -282,12 +283,11 @@ def _set_queues_aside(store: StoreContext) -> None:
         queue.forget_files()
 
 
-def flush_recovered(store: StoreContext) -> None:
-    """Flush the changes of recovery in a store whose services were not started.
+def flush_recovered(store: StoreFiles, file_systems: FileSystems) -> None:
+    """Flush what recovery has changed in a store whose services were not started.
 
-    topics.json gets the topics of messages that were recovered.
+    Raises StoreIOError.
     """
-    flush_queues(store.consume_queues(), store.file_systems)
+    flush_queues(store.consume_queues(), file_systems)
     while not store.commit_log.mapped_file_queue.flush(0):
         pass
-    store.persist_topics(True)

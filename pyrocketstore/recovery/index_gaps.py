@@ -21,7 +21,7 @@ from pyrocketstore.system.signal_shield import check_abandoned
 if TYPE_CHECKING:
     from pyrocketstore.commit_log.log import CommitLog
     from pyrocketstore.index._file import IndexFile
-    from pyrocketstore.recovery.store_context import StoreContext
+    from pyrocketstore.recovery.store_files import StoreFiles
     from pyrocketstore.system.env import Env
 
 __all__ = ["FoundKeys", "fill_gaps", "first_missing_key", "missing_keys", "uncovered"]
@@ -131,7 +131,7 @@ def first_missing_key(
     return -1 if keys is None else int(keys.phy_offset[0])
 
 
-def fill_gaps(store: StoreContext, log_end: int) -> list[tuple[int, int]]:
+def fill_gaps(store: StoreFiles, log_end: int) -> list[tuple[int, int]]:
     """Put the keys that the log has between two index files, or before the first, into files of
     their own there; keys after the last file are dispatched again.
 
@@ -161,7 +161,7 @@ def fill_gaps(store: StoreContext, log_end: int) -> list[tuple[int, int]]:
     return keyless
 
 
-def _fill_end(store: StoreContext, begin: int, end: int) -> None:
+def _fill_end(store: StoreFiles, begin: int, end: int) -> None:
     """Put the keys of the log after the last index file, which may hold some of [begin, end)."""
     service, log = store.index_service, store.commit_log
     files = service.files

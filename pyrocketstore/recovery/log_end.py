@@ -33,7 +33,7 @@ from pyrocketstore.system.signal_shield import check_abandoned
 
 if TYPE_CHECKING:
     from pyrocketstore.files._mapped_file import MappedFile
-    from pyrocketstore.recovery.store_context import StoreContext
+    from pyrocketstore.recovery.store_files import StoreFiles
 
 LOG = logger(__name__)
 
@@ -44,14 +44,14 @@ LAST_RECORD_TRIES = 40
 LAST_RECORD_WAIT_S = 0.005
 
 
-def scan_start(store: StoreContext, clean: bool) -> int:
+def scan_start(store: StoreFiles, clean: bool) -> int:
     """Return the physical offset from which on an unclean exit may have lost data; NO_LIMIT after a
     clean exit."""
     files = store.commit_log.mapped_file_queue.mapped_files
     return NO_LIMIT if clean or not files else files[start_file(store, files)].file_from_offset
 
 
-def start_file(store: StoreContext, files: tuple[MappedFile, ...]) -> int:
+def start_file(store: StoreFiles, files: tuple[MappedFile, ...]) -> int:
     """Return the number of the newest file whose first record is older than the checkpoint, or
     0.
     """
@@ -77,7 +77,7 @@ def first_store_time(file: MappedFile) -> int | None:
     return header.store_timestamp if is_whole else None
 
 
-def check_not_newer(store: StoreContext) -> None:
+def check_not_newer(store: StoreFiles) -> None:
     """Refuse a log with records that 4.9.3 cannot read, where a file begins with one.
 
     Raises StoreCorruptionError with the file.
@@ -140,7 +140,7 @@ class LogEnd:
 
 
 def find_log_end(
-    store: StoreContext,
+    store: StoreFiles,
     files: tuple[MappedFile, ...],
     first: int,
     check: UnitCheck | None,
@@ -220,7 +220,7 @@ def find_log_end(
 
 
 def _behind_damage(
-    store: StoreContext,
+    store: StoreFiles,
     files: tuple[MappedFile, ...],
     found: LogEnd,
     durable: int,
@@ -248,7 +248,7 @@ def _behind_damage(
     return -1
 
 
-def committed_limit(store: StoreContext) -> int:
+def committed_limit(store: StoreFiles) -> int:
     """Return the physical offset behind which entries of a DLedger log may not be committed;
     NO_LIMIT for other logs, and if it is unknown.
 
@@ -261,7 +261,7 @@ def committed_limit(store: StoreContext) -> int:
     return max(committed, *ends, 0)
 
 
-def proven_file(store: StoreContext) -> int:
+def proven_file(store: StoreFiles) -> int:
     """Return where the last log file begins that a queue proves: its last unit names a record
     there. -1 without one.
 
@@ -292,14 +292,14 @@ def warn_of_gaps(files: tuple[MappedFile, ...]) -> None:
             LOG.warning("%s: the file before it is missing", file.path, extra=REPORTED_ELSEWHERE)
 
 
-def _continues_after(store: StoreContext, files: tuple[MappedFile, ...], index: int) -> bool:
+def _continues_after(store: StoreFiles, files: tuple[MappedFile, ...], index: int) -> bool:
     """Return whether a file has lost its end and readable files follow. Only a read-only store
     opens such a log."""
     is_partial = store.read_only and files[index].wrote < files[index].file_size
     return is_partial and index + 1 < len(files)
 
 
-def allow_record(store: StoreContext, file: MappedFile, phy_offset: int) -> bool:
+def allow_record(store: StoreFiles, file: MappedFile, phy_offset: int) -> bool:
     """Raise the limit on record sizes for a record that is larger, if all its bytes are written;
     return whether that was done. Its checksum decides then.
 
@@ -323,7 +323,7 @@ def allow_record(store: StoreContext, file: MappedFile, phy_offset: int) -> bool
 
 
 def valid_records_after(
-    store: StoreContext,
+    store: StoreFiles,
     files: tuple[MappedFile, ...],
     log_end: LogEnd,
     is_usual: bool,
@@ -352,7 +352,7 @@ def valid_records_after(
     return chunks
 
 
-def await_last_record(store: StoreContext, file: MappedFile, chunk: LogChunk) -> None:
+def await_last_record(store: StoreFiles, file: MappedFile, chunk: LogChunk) -> None:
     """Wait while another process is writing the log's last record.
 
     Its checksum does not cover the properties, which are written last. A record that does not
@@ -367,7 +367,7 @@ def await_last_record(store: StoreContext, file: MappedFile, chunk: LogChunk) ->
         store.env.sleep(LAST_RECORD_WAIT_S)
 
 
-def has_grown(store: StoreContext, file: MappedFile, log_end: LogEnd) -> bool:
+def has_grown(store: StoreFiles, file: MappedFile, log_end: LogEnd) -> bool:
     """Return True when a record, or a BLANK, has appeared where the scan found the end."""
     position = log_end.phy_offset - file.file_from_offset
     status, _, count, _ = scan_file(

@@ -42,7 +42,7 @@ from pyrocketstore.recovery.log_end import (
     valid_records_after,
     warn_of_gaps,
 )
-from pyrocketstore.recovery.store_context import StoreContext
+from pyrocketstore.recovery.store_files import StoreFiles
 from pyrocketstore.results import Status
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class RecoveryPlan:
         )
 
 
-def make_plan(store: StoreContext, clean: bool) -> RecoveryPlan:
+def make_plan(store: StoreFiles, clean: bool) -> RecoveryPlan:
     """Compute the plan. No file is changed; the queues and the index in memory are.
 
     Queues give up units that may be torn, and the index a sync point that the log contradicts.
@@ -214,7 +214,7 @@ def make_plan(store: StoreContext, clean: bool) -> RecoveryPlan:
 
 
 def _scan_log(
-    store: StoreContext,
+    store: StoreFiles,
     files: tuple[MappedFile, ...],
     first: int,
     keep_from: int,
@@ -255,7 +255,7 @@ def _scan_log(
 
 
 def _scan_and_compare(
-    store: StoreContext, files: tuple[MappedFile, ...], first: int, keep_from: int, durable: int
+    store: StoreFiles, files: tuple[MappedFile, ...], first: int, keep_from: int, durable: int
 ) -> tuple[UnitCheck, LogEnd]:
     if keep_from == NO_LIMIT and _furthest(store) <= files[first].file_from_offset:
         keep_from = files[first].file_from_offset  # no queue has units of it: it is dispatched
@@ -272,7 +272,7 @@ def _scan_and_compare(
             return check, found
 
 
-def _new_check(store: StoreContext) -> UnitCheck:
+def _new_check(store: StoreFiles) -> UnitCheck:
     return UnitCheck(
         {(q.topic, q.queue_id): q for q in store.consume_queues()},
         multi=store.config.enable_multi_dispatch,
@@ -280,7 +280,7 @@ def _new_check(store: StoreContext) -> UnitCheck:
     )
 
 
-def _ends_agree(store: StoreContext, check: UnitCheck, found: LogEnd, scan_from: int) -> bool:
+def _ends_agree(store: StoreFiles, check: UnitCheck, found: LogEnd, scan_from: int) -> bool:
     """Return whether each queue ends with its last record in the log; `check` then trusts them.
 
     A queue without records in the scanned part must end before it.
@@ -306,7 +306,7 @@ def _ends_agree(store: StoreContext, check: UnitCheck, found: LogEnd, scan_from:
     return not seen
 
 
-def _find_unindexed_end(store: StoreContext, plan: RecoveryPlan) -> None:
+def _find_unindexed_end(store: StoreFiles, plan: RecoveryPlan) -> None:
     """Have the log dispatched again from the first key after the end of the index.
 
     After a clean exit there is none, unless index files were deleted or another writer left keys
@@ -334,12 +334,12 @@ def _find_unindexed_end(store: StoreContext, plan: RecoveryPlan) -> None:
         plan.keyless.append((begin, end))
 
 
-def _furthest(store: StoreContext) -> int:
+def _furthest(store: StoreFiles) -> int:
     """Return one past the last byte of the log that units of any queue name; -1 without units."""
     return max((queue.max_physic_offset for queue in store.consume_queues()), default=-1)
 
 
-def _beyond(store: StoreContext, log_end: int) -> dict[tuple[str, int], int]:
+def _beyond(store: StoreFiles, log_end: int) -> dict[tuple[str, int], int]:
     """Return the queues whose units name bytes of the log after `log_end`, and up to which."""
     return {
         (queue.topic, queue.queue_id): queue.covered_phy_offset
@@ -348,7 +348,7 @@ def _beyond(store: StoreContext, log_end: int) -> dict[tuple[str, int], int]:
     }
 
 
-def _is_damaged(store: StoreContext, plan: RecoveryPlan, key: tuple[str, int]) -> bool:
+def _is_damaged(store: StoreFiles, plan: RecoveryPlan, key: tuple[str, int]) -> bool:
     """Return whether the last unit of a queue is damaged, or may be: recovery repairs it, or does
     not search for the record of a light queue."""
     queue = store.queue_table.get(*key)
@@ -385,7 +385,7 @@ def _misses_first_file(
 
 
 def _check_ends(
-    store: StoreContext,
+    store: StoreFiles,
     files: tuple[MappedFile, ...],
     seen: TopicQueueMap,
     plan: RecoveryPlan,
@@ -441,7 +441,7 @@ def _check_ends(
     return found
 
 
-def readable_log(store: StoreContext, files: tuple[MappedFile, ...], plan: RecoveryPlan) -> Log:
+def readable_log(store: StoreFiles, files: tuple[MappedFile, ...], plan: RecoveryPlan) -> Log:
     """Return the readable part of the log, to compare units with it."""
     find = store.commit_log.mapped_file_queue.find_mapped_file_by_offset
     last = files[-1].file_from_offset + files[-1].file_size
@@ -454,7 +454,7 @@ def readable_log(store: StoreContext, files: tuple[MappedFile, ...], plan: Recov
 
 
 def _doubtful_ends(
-    store: StoreContext, log: Log, repairs: Repairs, check: UnitCheck, scanned_from: int
+    store: StoreFiles, log: Log, repairs: Repairs, check: UnitCheck, scanned_from: int
 ) -> dict[tuple[str, int], QueueEnd]:
     """Return the queues that do not end with a unit that names its record."""
     found = {}
@@ -472,7 +472,7 @@ def _doubtful_ends(
 
 
 def _replay_from(
-    store: StoreContext,
+    store: StoreFiles,
     plan: RecoveryPlan,
     seen: dict[tuple[str, int], tuple[int, int, int, int]],
 ) -> int | None:

@@ -40,7 +40,7 @@ from pyrocketstore.recovery.log_end import (
 )
 from pyrocketstore.recovery.owner_trace import Owner, QueueFolders, owner_of
 from pyrocketstore.recovery.replay import replay
-from pyrocketstore.recovery.store_context import StoreContext
+from pyrocketstore.recovery.store_files import StoreFiles
 from pyrocketstore.results import Status
 from pyrocketstore.system._env import Event
 from pyrocketstore.system.live_stores import was_removed
@@ -101,15 +101,6 @@ class _Part(NamedTuple):
         return sum(chunk.count for chunk in self.chunks)
 
 
-class _Building(StoreContext):
-    """The parts of a store that a replay of new records uses, before readers find them."""
-
-    def __init__(self, store: StoreContext, log: CommitLog, dispatcher: Dispatcher) -> None:
-        self.env, self.config, self.read_only = store.env, store.config, True
-        self.commit_log, self.dispatcher = log, dispatcher
-        self.index_service = store.index_service
-
-
 class Follower:
     """Finds what the owner of a loaded read-only store appends.
 
@@ -124,7 +115,7 @@ class Follower:
     """
 
     def __init__(
-        self, store: StoreContext, plan: RecoveryPlan, owner: Owner, expired: list[Key]
+        self, store: StoreFiles, plan: RecoveryPlan, owner: Owner, expired: list[Key]
     ) -> None:
         self._store = store
         self._plan = plan
@@ -442,9 +433,14 @@ class Follower:
             put_unit(request, find, multi=multi, enable_lmq=lmq, min_offsets=minimums)
 
         dispatcher = self._dispatcher(find, put, lambda *given: None, index_enabled=False)
-        replay(
-            _Building(self._store, part.log, dispatcher), part.start, part.end, deque(part.chunks)
-        )
+        building = self._building(part.log, dispatcher)
+        replay(building, part.start, part.end, deque(part.chunks))
+
+    def _building(self, log: CommitLog, dispatcher: Dispatcher) -> StoreFiles:
+        """Return the files as a replay of new records uses them, before readers find those."""
+        files = copy.copy(self._store)
+        files.commit_log, files.dispatcher = log, dispatcher
+        return files
 
     def _dispatcher(
         self,
@@ -507,7 +503,7 @@ class Follower:
                 lambda kind, topic, queue_id, error: errors.append(error),
                 index_enabled=True,
             )
-            building = _Building(self._store, self._store.commit_log, dispatcher)
+            building = self._building(self._store.commit_log, dispatcher)
             replay(building, part.start, part.end, deque(part.chunks))
             if errors:
                 path = os.path.join(self._store.config.store_path_root_dir, "index")

@@ -5,12 +5,13 @@ passed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from pyrocketstore.display import logger
 from pyrocketstore.recovery.replay import replay
 from pyrocketstore.recovery.restarted_queues import dispatch_restarted, queues_with_units
-from pyrocketstore.recovery.store_context import StoreContext
+from pyrocketstore.recovery.store_files import StoreFiles
 from pyrocketstore.system.periodic import PeriodicService
 
 if TYPE_CHECKING:
@@ -24,14 +25,18 @@ LOG = logger(__name__)
 REPAIR_INTERVAL_MS = 10_000
 
 
-def repair(store: StoreContext) -> bool:
+def repair(store: StoreFiles, dispatch_paused: AbstractContextManager[None]) -> bool:
     """Dispatch the log again from the first failure of a queue or the index; return True when no
     unit and no key is missing any more.
 
     Puts stay refused meanwhile, and after another failure. Units and keys that exist are skipped,
     as in recovery. A failed fsync is final and never repaired here.
 
-    Threads: one at a time; waits for the dispatcher, and pauses it.
+    Parameters
+    ----------
+    dispatch_paused : context in which nothing is dispatched
+
+    Threads: one at a time.
     Raises StoreError when the log cannot be read; the flags stay then.
     Differs: in 4.9.3 the flags of write errors stay until a restart.
     """
@@ -40,7 +45,7 @@ def repair(store: StoreContext) -> bool:
         return True
     if store.env.fsync_failure is not None:
         return False
-    with store.dispatch_paused():
+    with dispatch_paused:
         index_failed = flags.is_index_file_error()
         if index_failed and not store.index_service.try_again():
             return False
@@ -75,7 +80,7 @@ def repair(store: StoreContext) -> bool:
     return whole
 
 
-def _raise_next_offsets(store: StoreContext) -> None:
+def _raise_next_offsets(store: StoreFiles) -> None:
     """Have puts continue behind the units of each queue: where the opening could not write them, it
     took the end of the queue to be its beginning. Puts are still refused."""
     core = store.commit_log.core
@@ -86,7 +91,7 @@ def _raise_next_offsets(store: StoreContext) -> None:
             core.set_next_offset(queue.topic, queue.queue_id, end)
 
 
-def _lost_from(store: StoreContext, index_failed: bool) -> int:
+def _lost_from(store: StoreFiles, index_failed: bool) -> int:
     """Return the physical offset of the first record that a queue or the index may lack."""
     lowest = max(0, store.commit_log.get_min_offset())
     covered = [queue.covered_phy_offset for queue in store.consume_queues() if queue.failed]

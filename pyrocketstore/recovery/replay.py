@@ -14,7 +14,7 @@ from pyrocketstore.dispatch._dispatcher import Dispatcher
 from pyrocketstore.dispatch.observers import Observers
 from pyrocketstore.dispatch.reput import resume_position
 from pyrocketstore.display import logger
-from pyrocketstore.recovery.store_context import StoreContext
+from pyrocketstore.recovery.store_files import StoreFiles
 from pyrocketstore.results import DispatchRequest, Status
 from pyrocketstore.system._env import Event
 from pyrocketstore.system.signal_shield import check_abandoned
@@ -35,7 +35,7 @@ UNCOMMON_RUN_MAX = 4096
 INDEX_THREAD_MIN = 3
 
 
-def replay_plan(store: StoreContext, plan: RecoveryPlan, start: int) -> None:
+def replay_plan(store: StoreFiles, plan: RecoveryPlan, start: int) -> None:
     """Replay records that 4.9.3 would leave out first, then from 4.9.3's own start on."""
     kept = store.index_service.files
     if not plan.clean and start < plan.scan_from and store.index_enabled:
@@ -47,7 +47,7 @@ def replay_plan(store: StoreContext, plan: RecoveryPlan, start: int) -> None:
     replay(store, start, plan.log_end, plan.chunks)
 
 
-def replay(store: StoreContext, start: int, end: int, known: deque[LogChunk] | None = None) -> None:
+def replay(store: StoreFiles, start: int, end: int, known: deque[LogChunk] | None = None) -> None:
     """Dispatch the records in [start, end) again; units and keys that exist are skipped.
 
     `known` are scanned chunks of this part of the log, in order; they are removed as they are used.
@@ -76,7 +76,7 @@ def replay(store: StoreContext, start: int, end: int, known: deque[LogChunk] | N
         store.dispatcher.position = position
 
 
-def replay_observed(store: StoreContext, start: int, end: int, observers: Observers) -> None:
+def replay_observed(store: StoreFiles, start: int, end: int, observers: Observers) -> None:
     """Call `observers` for the records in [start, end); queues and index get nothing.
 
     Raises StoreIOError.
@@ -114,7 +114,7 @@ def replay_observed(store: StoreContext, start: int, end: int, observers: Observ
         position = resume_position(log, file.path, base, reached, stop, status)
 
 
-def _replay_chunks(store: StoreContext, start: int, end: int, known: deque[LogChunk]) -> int:
+def _replay_chunks(store: StoreFiles, start: int, end: int, known: deque[LogChunk]) -> int:
     """Dispatch chunk by chunk; return the physical offset up to which that succeeded."""
     log = store.commit_log
     position = _replay_known(store, start, known)
@@ -135,7 +135,7 @@ def _replay_chunks(store: StoreContext, start: int, end: int, known: deque[LogCh
     return position
 
 
-def _replay_known(store: StoreContext, start: int, known: deque[LogChunk]) -> int:
+def _replay_known(store: StoreFiles, start: int, known: deque[LogChunk]) -> int:
     """As _replay_chunks, from kept chunks: one thread fills queues, another the index."""
     if len(known) < INDEX_THREAD_MIN or store.env.processor_count() < 2:
         return _dispatch_in_turn(store, start, known)
@@ -166,7 +166,7 @@ def _replay_known(store: StoreContext, start: int, known: deque[LogChunk]) -> in
 
 
 def _await_indexed(
-    store: StoreContext,
+    store: StoreFiles,
     waiting: deque[tuple[LogChunk, PoolCall[bool]]],
     position: int,
 ) -> int:
@@ -183,7 +183,7 @@ def _await_indexed(
     return _dispatch_in_turn(store, _begin_of(left[0]), left)
 
 
-def _dispatch_in_turn(store: StoreContext, start: int, known: deque[LogChunk]) -> int:
+def _dispatch_in_turn(store: StoreFiles, start: int, known: deque[LogChunk]) -> int:
     """Dispatch each chunk completely before the next, and remove it."""
     position = start
     while known and _begin_of(known[0]) <= position:
@@ -197,13 +197,13 @@ def _begin_of(chunk: LogChunk) -> int:
     return chunk.file_from_offset + chunk.begin
 
 
-def _end_of(store: StoreContext, chunk: LogChunk) -> int:
+def _end_of(store: StoreFiles, chunk: LogChunk) -> int:
     """Return where the log continues: after a BLANK that is the first byte of the next file."""
     end = chunk.file_from_offset + chunk.end
     return store.commit_log.roll_next_file(end) if chunk.status == Status.BLANK else end
 
 
-def _dispatch_chunk(store: StoreContext, chunk: LogChunk) -> int:
+def _dispatch_chunk(store: StoreFiles, chunk: LogChunk) -> int:
     """Dispatch a chunk; return the physical offset up to which that succeeded."""
     dispatcher, base = store.dispatcher, chunk.file_from_offset
     at, run = 0, 1

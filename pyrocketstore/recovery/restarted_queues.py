@@ -19,7 +19,7 @@ from pyrocketstore.consume_queue.queue_recovery import restart_queue
 from pyrocketstore.consume_queue.unit_check import Key, Log, further_units
 from pyrocketstore.display import logger
 from pyrocketstore.recovery.replay import replay
-from pyrocketstore.recovery.store_context import StoreContext
+from pyrocketstore.recovery.store_files import StoreFiles
 
 __all__ = ["dispatch_restarted", "queues_with_units"]
 
@@ -29,12 +29,12 @@ LOG = logger(__name__)
 _Rows = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
-def queues_with_units(store: StoreContext) -> set[Key]:
+def queues_with_units(store: StoreFiles) -> set[Key]:
     """Return the queues that have units."""
     return {(q.topic, q.queue_id) for q in store.consume_queues() if q.core.unit_count > 0}
 
 
-def dispatch_restarted(store: StoreContext, end: int, had_units: Collection[Key]) -> None:
+def dispatch_restarted(store: StoreFiles, end: int, had_units: Collection[Key]) -> None:
     """After a dispatch of the log up to `end`, have each queue name the newest message of each of
     its queue offsets.
 
@@ -101,7 +101,7 @@ def _restart(
     return int(queue_offset[at]), int(phy_offset[at])
 
 
-def _rows_of(store: StoreContext, queues: Mapping[Key, ConsumeQueue], end: int) -> dict[Key, _Rows]:
+def _rows_of(store: StoreFiles, queues: Mapping[Key, ConsumeQueue], end: int) -> dict[Key, _Rows]:
     """Return the records of each queue from the first one on whose queue offset the queue has.
 
     Raises StoreIOError.

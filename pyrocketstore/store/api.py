@@ -48,6 +48,7 @@ from pyrocketstore.errors import (
 )
 from pyrocketstore.flush.flush_services import GroupCommitService
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
+from pyrocketstore.message_store.loaded_files import LoadedFiles
 from pyrocketstore.message_store.topic_config import TopicConfigFile
 from pyrocketstore.message_store.topic_names import check_known
 from pyrocketstore.reading._by_key import KeySearch
@@ -196,9 +197,9 @@ def open(
             try:
                 warnings.warn(notice, StoreWarning, stacklevel=2)
             except StoreWarning:  # warnings are errors: this one is given, the next opening follows
-                forget_notices(store.message_store, [notice])
+                forget_notices(store.message_store.files, [notice])
                 raise
-        forget_notices(store.message_store, notices)
+        forget_notices(store.message_store.files, notices)
     except BaseException:
         store.close()
         raise
@@ -252,7 +253,7 @@ class Store(StoreCalls):
         self._state.open()
         self.message_store.on_dead = self._state.stop_puts
         try:
-            self._key_search = self._make_key_search(self.message_store)
+            self._key_search = self._make_key_search(self.message_store.files)
             self._notices: set[str] = set()
             opening.notices.extend(self._new_notices())
             if self.read_only:
@@ -266,7 +267,7 @@ class Store(StoreCalls):
     def _new_notices(self) -> list[str]:
         """The damage that loading the files has found and no earlier call has returned."""
         engine = self.message_store
-        found = [] if engine.plan is None else list(notices_of(engine, engine.plan))
+        found = [] if engine.plan is None else list(notices_of(engine.files, engine.plan))
         found += engine.index_service.notices()
         new = [notice for notice in found if notice not in self._notices]
         self._notices.update(new)
@@ -277,7 +278,7 @@ class Store(StoreCalls):
         engine, known = self.message_store, weakref.ref(self)
         env = engine.env
 
-        def reloaded(fresh: DefaultMessageStore) -> Callable[[], None]:
+        def reloaded(fresh: LoadedFiles) -> Callable[[], None]:
             store = known()
             search = None if store is None else store._make_key_search(fresh)
 
@@ -304,18 +305,18 @@ class Store(StoreCalls):
         self._consumers: StoreConsumers | None = None
         self._transactions: StoreTransactions | None = None
 
-    def _make_key_search(self, engine: DefaultMessageStore) -> KeySearch:
-        """The search in the files of `engine`, which `refresh` may have loaded."""
+    def _make_key_search(self, files: LoadedFiles) -> KeySearch:
+        """The search in files, which `refresh` may have loaded."""
         search = KeySearch(
-            engine.commit_log.core,
-            engine.commit_log.mapped_file_queue,
-            engine.index_service,
-            None if self.read_only else engine.dispatcher,
+            files.commit_log.core,
+            files.commit_log.mapped_file_queue,
+            files.index_service,
+            None if self.read_only else files.dispatcher,
             self.message_store.wait_dispatched,
         )
-        search.gaps = find_key_gaps(engine)
-        search.unreadable = UnreadableHits(engine.commit_log)
-        search.min_offsets = engine.commit_log.min_offsets
+        search.gaps = find_key_gaps(files)
+        search.unreadable = UnreadableHits(files.commit_log)
+        search.min_offsets = files.commit_log.min_offsets
         return search
 
     def _start(self, opening: Opening) -> None:
@@ -1093,7 +1094,7 @@ class Store(StoreCalls):
         Durability: durable on return. After a kill, the next opening completes a removal that has
         begun.
         """
-        name = self._removable(topic, self.message_store.topic_minimums.dropping())
+        name = self._removable(topic, self.message_store.files.topic_minimums.dropping())
         self._remove(lambda engine: engine.drop_topic(name))
 
     def _removable(self, topic: str, unfinished: Sequence[str] = ()) -> str:

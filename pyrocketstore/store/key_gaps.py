@@ -22,7 +22,7 @@ from pyrocketstore.system.signal_shield import shielded
 if TYPE_CHECKING:
     from pyrocketstore.commit_log.log import CommitLog
     from pyrocketstore.index._file import IndexFile
-    from pyrocketstore.message_store.default_message_store import DefaultMessageStore
+    from pyrocketstore.message_store.loaded_files import LoadedFiles
     from pyrocketstore.system.env import Env
 
 
@@ -133,24 +133,24 @@ class KeyGaps:
             )
 
 
-def find_key_gaps(engine: DefaultMessageStore) -> KeyGaps | None:
+def find_key_gaps(store: LoadedFiles) -> KeyGaps | None:
     """The parts of the log that the index does not cover; None where it covers all of it.
 
     Raises StoreIOError.
     """
     parts: list[tuple[int, int]] = []
-    attempts = Attempts(engine.env)
-    while engine.index_enabled:
+    attempts = Attempts(store.env)
+    while store.index_enabled:
         try:
-            parts = engine.uncovered_by_index()
+            parts = store.uncovered_by_index()
             break
         except StoreIOError as error:
             # The owner may delete a file of the log while a reader opens, or loads again.
-            can_expire = engine.read_only and was_removed(error)
+            can_expire = store.read_only and was_removed(error)
             if not can_expire or not attempts.another():
                 raise
-        engine.commit_log.mapped_file_queue.forget_deleted()
+        store.commit_log.mapped_file_queue.forget_deleted()
     if not parts:
         return None
-    files, limit = engine.index_service.files, engine.config.max_key_search_bytes
-    return KeyGaps(engine.env, engine.commit_log, files, parts, limit)
+    files, limit = store.index_service.files, store.config.max_key_search_bytes
+    return KeyGaps(store.env, store.commit_log, files, parts, limit)

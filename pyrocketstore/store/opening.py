@@ -15,7 +15,7 @@ from pyrocketstore.config.message_store_config import (
 )
 from pyrocketstore.display import logger, shown
 from pyrocketstore.errors import StoreFormatError, StoreTypeError
-from pyrocketstore.message_store.default_message_store import DefaultMessageStore
+from pyrocketstore.message_store.loaded_files import LoadedFiles
 from pyrocketstore.message_store.lost_ends import lost_end
 from pyrocketstore.recovery.plan import RecoveryPlan
 from pyrocketstore.store.presets import with_preset
@@ -123,40 +123,40 @@ def with_sizes(
     return detect_sizes(env, root, base, given, read_only=read_only)
 
 
-def forget_notices(engine: DefaultMessageStore, given: list[str]) -> None:
+def forget_notices(files: LoadedFiles, given: list[str]) -> None:
     """Drop warnings that the caller has got from the file `lost_messages` of a writable store.
 
     Raises StoreIOError.
     """
-    if not engine.read_only:
-        engine.loss_notices.forget(given)
+    if not files.read_only:
+        files.loss_notices.forget(given)
 
 
-def notices_of(engine: DefaultMessageStore, plan: RecoveryPlan) -> Iterator[str]:
+def notices_of(files: LoadedFiles, plan: RecoveryPlan) -> Iterator[str]:
     """Damage that the opening found, one text for each warning."""
     yield from plan.loss_notices
-    if plan.broken and engine.read_only:
+    if plan.broken and files.read_only:
         yield plan.early_end
     yield from plan.damage_notices
-    committed = engine.commit_log.committed_end
+    committed = files.commit_log.committed_end
     if committed is not None and plan.log_end < committed:
         yield (
-            f"{engine.root}: the log ends at byte {plan.log_end}, though the entries before byte"
+            f"{files.root}: the log ends at byte {plan.log_end}, though the entries before byte"
             f" {committed} are committed: files of the log are missing or damaged"
         )
-    lost = lost_end(engine, plan, plan.beyond) if engine.read_only else None
+    lost = lost_end(files, plan, plan.beyond) if files.read_only else None
     if lost is not None:
         LOG.warning(
             "%s; these messages are missing: restore the files from a copy, before the store is"
             " opened for writing, which removes their units",
             lost,
         )
-    log_paths = engine.config.all_commit_log_paths
+    log_paths = files.config.all_commit_log_paths
     for path, reason in plan.mismatched[:MISMATCHED_MAX]:
         if os.path.dirname(path) in log_paths:
             yield f"{path}: {reason}; this part of the log is read as far as the file goes"
         else:
-            where = " in memory" if engine.read_only else ""
+            where = " in memory" if files.read_only else ""
             yield f"{path}: {reason}; the units that it lacks were built{where} from the log"
     if len(plan.mismatched) > MISMATCHED_MAX:
         yield f"{len(plan.mismatched) - MISMATCHED_MAX} more files have a wrong length or name"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any, Protocol
 
 from pyrocketstore.errors import StoreStateError
 
-__all__ = ["TRANSITIONS", "Life", "LifeState"]
+__all__ = ["TRANSITIONS", "Life", "LifeState", "set_by_load", "set_by_start"]
 
 
 class Life(enum.Enum):
@@ -89,3 +90,32 @@ class LifeState:
     def has_ended(self) -> bool:
         """Whether everything is released."""
         return self.now is Life.ENDED
+
+
+class _HasRoot(Protocol):
+    root: str
+
+
+class _NotSetYet:
+    """Raises StoreStateError in place of an attribute that an object does not have yet.
+
+    The attribute of the object replaces this one, which therefore costs a set one nothing.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def __get__(self, store: _HasRoot | None, owner: type) -> _NotSetYet:
+        if store is None:
+            return self
+        raise StoreStateError(f"{store.root}: {self.reason}")
+
+
+def set_by_load() -> Any:
+    """Return the value in the class of an attribute that `load` sets."""
+    return _NotSetYet("the store is not loaded: call load() first")
+
+
+def set_by_start() -> Any:
+    """Return the value in the class of an attribute that `start` sets."""
+    return _NotSetYet("the store is not started: call start() first")

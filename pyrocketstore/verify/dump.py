@@ -148,14 +148,15 @@ class Omissions:
 
     def texts(self) -> Iterator[str]:
         """Yield a text for each damaged or missing file with omitted messages."""
-        plan = self._store.plan
+        files = self._store.files
+        plan = files.plan
         mismatched = {file.path for file in self._files.mismatched}
         for file in self._files.mismatched:
             yield f"{file.path}: {file.reason}; {_LACKS}"
         yield from [] if plan is None else plan.loss_notices
         if plan is not None and plan.broken:
             yield f"{plan.early_end}; the messages after it are not in this dump"
-        lost = None if plan is None or plan.broken else lost_end(self._store, plan, plan.beyond)
+        lost = None if plan is None or plan.broken else lost_end(files, plan, plan.beyond)
         if lost is not None and lost.path not in mismatched:
             yield f"{lost}; these messages are not in this dump"
         for text in missing_files(self._store.commit_log.mapped_file_queue.mapped_files):

@@ -21,7 +21,7 @@ from pyrocketstore.index.directory import (
     find_index_files,
     has_lost_header,
 )
-from pyrocketstore.message_store.default_message_store import DefaultMessageStore
+from pyrocketstore.message_store.loaded_files import LoadedFiles
 from pyrocketstore.system.env import Env
 from pyrocketstore.verify._chains import ChainWalk
 from pyrocketstore.verify.report import Problem, VerifyReport
@@ -89,7 +89,7 @@ def _read_header(env: Env, path: str) -> bytes:
         env.close(fd)
 
 
-def damaged_headers(store: DefaultMessageStore) -> list[str]:
+def damaged_headers(store: LoadedFiles) -> list[str]:
     """Return the index files on disk whose header contradicts their entries, though the store was
     stopped cleanly: a read-only opening has built it again in memory, and 4.9.3 would not.
 

@@ -10,7 +10,7 @@ from pyrocketstore.consumer.consumer_filters import ConsumerFilters
 from pyrocketstore.consumer.offsets import ConsumerOffsets
 from pyrocketstore.consumer.subscription_groups import SubscriptionGroups
 from pyrocketstore.errors import StoreCorruptionError
-from pyrocketstore.message_store.default_message_store import DefaultMessageStore
+from pyrocketstore.message_store.loaded_files import LoadedFiles
 from pyrocketstore.message_store.lost_ends import LostEnd, lost_end
 from pyrocketstore.message_store.topic_config import TopicConfigFile
 from pyrocketstore.recovery.other_formats import why_checkpoint_is_damaged, why_only_read
@@ -23,7 +23,7 @@ from pyrocketstore.verify.report import Problem
 USUAL_ENDS = ("", status_name(Status.END), status_name(Status.BLANK), COMMITTED_END)
 
 
-def opening_problems(store: DefaultMessageStore) -> Iterator[Problem]:
+def opening_problems(store: LoadedFiles) -> Iterator[Problem]:
     """Yield files of the index directory that are not index files. For a read-only store, yield
     also files with a wrong length or name, files that are missing at the end of the log, damage at
     that end which no valid record follows, and files of `config` that are not valid.
@@ -32,7 +32,7 @@ def opening_problems(store: DefaultMessageStore) -> Iterator[Problem]:
 
     Parameters
     ----------
-    store : a loaded store
+    store : its loaded files
 
     Raises StoreIOError. Threads: any.
     """
@@ -60,7 +60,7 @@ def opening_problems(store: DefaultMessageStore) -> Iterator[Problem]:
         yield Problem("log", lost.path, -1, lost.reason)
 
 
-def lost_log_end(store: DefaultMessageStore) -> LostEnd | None:
+def lost_log_end(store: LoadedFiles) -> LostEnd | None:
     """Return what the log of a read-only store has lost at its end; None where nothing, or where
     its end is damaged instead. Raises StoreIOError."""
     plan = store.plan
@@ -69,7 +69,7 @@ def lost_log_end(store: DefaultMessageStore) -> LostEnd | None:
     return lost_end(store, plan, plan.beyond)
 
 
-def damaged_end(store: DefaultMessageStore, plan: RecoveryPlan) -> Problem | None:
+def damaged_end(store: LoadedFiles, plan: RecoveryPlan) -> Problem | None:
     """Return the damage at which the log ends; None where it ends as that of a valid store does."""
     if plan.broken:
         size = sum(chunk[2] for chunk in plan.broken)
@@ -84,7 +84,7 @@ def damaged_end(store: DefaultMessageStore, plan: RecoveryPlan) -> Problem | Non
     return Problem("log", *store.commit_log.position_of(plan.log_end), text)
 
 
-def config_problems(store: DefaultMessageStore) -> Iterator[Problem]:
+def config_problems(store: LoadedFiles) -> Iterator[Problem]:
     """Yield the files of `config` that are damaged, with their backups, of a read-only store that
     may be written; damaged entries of the others are logged. Raises StoreIOError.
 
@@ -119,7 +119,7 @@ def config_problems(store: DefaultMessageStore) -> Iterator[Problem]:
             yield Problem("config", error.path, error.position, error.reason)
 
 
-def _kind_of(store: DefaultMessageStore, path: str) -> str:
+def _kind_of(store: LoadedFiles, path: str) -> str:
     """Return the kind of file that a path belongs to: queue, ext or log."""
     table = store.queue_table
     if path.startswith(f"{table.path}/"):

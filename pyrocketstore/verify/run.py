@@ -20,6 +20,7 @@ from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE, PRE_BLANK_SIZE
 from pyrocketstore.errors import StoreIOError, StoreStateError
 from pyrocketstore.index._file import index_file_size
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
+from pyrocketstore.message_store.loaded_files import LoadedFiles
 from pyrocketstore.message_store.lost_ends import (
     gap_text,
     missing_names,
@@ -75,15 +76,15 @@ def verify_store(
 
     Threads: any; the store may be used meanwhile.
     """
-    store = store.snapshot()
+    files = store.files  # `refresh` may replace them
     attempts = Attempts(store.env)
     before: VerifyReport | None = None
     while True:
         store.check_root()
-        listed = _first_files(store)
-        live = store.read_only and _has_owner(store)
+        listed = _first_files(files)
+        live = store.read_only and _has_owner(files)
         try:
-            report = _check(store, progress, again=before is not None)
+            report = _check(files, progress, again=before is not None)
         except StoreIOError as error:
             store.check_root()
             if not was_removed(error) or not attempts.another():
@@ -91,37 +92,37 @@ def verify_store(
             before = before or VerifyReport(store.root)
             continue
         store.check_root()
-        changed = live or (_has_owner(store) if store.read_only else listed != _first_files(store))
+        changed = live or (_has_owner(files) if store.read_only else listed != _first_files(files))
         if report.ok or not changed or report.is_like(before) or not attempts.another():
             return report
         before = report
 
 
-def _has_owner(store: DefaultMessageStore) -> bool:
+def _has_owner(files: LoadedFiles) -> bool:
     """Return True if another process may write to the store, or was killed during a write."""
-    return store.env.exists(f"{store.root}/abort")
+    return files.env.exists(f"{files.root}/abort")
 
 
-def _first_files(store: DefaultMessageStore) -> object:
+def _first_files(files: LoadedFiles) -> object:
     """Return the first file of the log, of each queue and of the index."""
     queues = {
         (queue.topic, queue.queue_id): queue.mapped_file_queue.get_min_offset()
-        for queue in store.consume_queues()
+        for queue in files.consume_queues()
     }
-    index = store.index_service.files
-    return store.commit_log.get_min_offset(), queues, index[0].name if index else ""
+    index = files.index_service.files
+    return files.commit_log.get_min_offset(), queues, index[0].name if index else ""
 
 
 def _check(
-    store: DefaultMessageStore, progress: Callable[[int, int], None] | None, *, again: bool
+    files: LoadedFiles, progress: Callable[[int, int], None] | None, *, again: bool
 ) -> VerifyReport:
     """Check once; `again`: list the files of a read-only store again."""
-    if not (again and store.read_only):
-        return _Verifier(store, progress).run()
-    fresh = DefaultMessageStore(store.config, env=store.env, read_only=True)
+    if not (again and files.read_only):
+        return _Verifier(files, progress).run()
+    fresh = DefaultMessageStore(files.config, env=files.env, read_only=True)
     fresh.load()
     try:
-        return _Verifier(fresh, progress).run()
+        return _Verifier(fresh.files, progress).run()
     finally:
         fresh.shutdown()
 
@@ -218,7 +219,7 @@ class _QueueState:
         directory = f"{self.queue.store_path}/{self.queue.topic}/{self.queue.queue_id}"
         return f"{directory}/{start:020d}"
 
-    def ext_path(self, store: DefaultMessageStore) -> str:
+    def ext_path(self, store: LoadedFiles) -> str:
         """Return the directory of the queue's ext units, which may be missing."""
         return f"{store.queue_table.ext_path}/{self.queue.topic}/{self.queue.queue_id}"
 
@@ -240,9 +241,7 @@ def _units_text(start: int, end: int) -> str:
 
 
 class _Verifier:
-    def __init__(
-        self, store: DefaultMessageStore, progress: Callable[[int, int], None] | None
-    ) -> None:
+    def __init__(self, store: LoadedFiles, progress: Callable[[int, int], None] | None) -> None:
         self.store = store
         self.env = store.env
         self.log = store.commit_log
@@ -445,7 +444,7 @@ class _Verifier:
         key = (topic, queue_id)
         if key not in self.states:
             usable = is_safe_name(topic) and queue_id >= 0
-            found = self.store.find_consume_queue(topic, queue_id) if usable else None
+            found = self.store.queue_table.find(topic, queue_id) if usable else None
             self.states[key] = None if found is None else _QueueState(found)
         return self.states[key]
 

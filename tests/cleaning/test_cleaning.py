@@ -708,15 +708,15 @@ def test_a_store_of_unknown_age_is_not_cleaned_in_the_first_round(
     with pytest.warns(StoreWarning, match="the age of the newest record is not known"):
         face = pyrocketstore.open(tmp_path, env=env, file_reserved_time=72, **TINY_SIZES)
     with face:
-        assert face.message_store.newest_store_timestamp() == 0
+        assert face.message_store.files.newest_store_timestamp() == 0
         cleans_from_the_second_round(face, tmp_path, files, env)
 
 
 def test_a_missing_unit_names_no_newest_record(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
-        assert store.newest_store_timestamp() == 0
+        assert store.files.newest_store_timestamp() == 0
         fill(store, 3)
-        newest = store.newest_store_timestamp()
+        newest = store.files.newest_store_timestamp()
         assert newest == store.get_message_store_time_stamp("t", 0, 2)
 
 

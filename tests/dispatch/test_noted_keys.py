@@ -117,7 +117,7 @@ def test_an_error_is_that_of_the_record_whose_key_it_was(
         assert engine.dispatcher.last_phy_offset == results[-1].phy_offset
         lines = [line for line in caplog.messages if " entry of " in line]
         topic, queue = queues[(last - 1) % 7]
-        assert repair(engine)
+        assert repair(engine.files, engine.dispatch_paused())
         assert index_file.index_count == len(results) + 1
         assert len(lines) == 1
         assert f"the index entry of {topic}-{queue} could" in lines[0]

@@ -177,7 +177,7 @@ def test_a_lock_that_is_taken_after_the_files_are_read(tmp_path: Path, monkeypat
     def load(store: Any) -> bool:
         store._create_directories()
         try:
-            store._load()
+            store._load_to_write()
             store._lock_file.take()
         except BaseException:
             store._give_up()

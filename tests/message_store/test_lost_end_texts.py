@@ -98,7 +98,7 @@ def test_a_missing_file_between_files_is_found(tmp_path: Path) -> None:
         engine = store.message_store
         (text,) = missing_files(engine.commit_log.mapped_file_queue.mapped_files)
         assert text == f"{files[3]}: {gap_text(2 * SIZE, 3 * SIZE, SIZE)}"
-        assert lost_end(engine, engine.plan, {}) is None
+        assert lost_end(engine.files, engine.plan, {}) is None
 
 
 def test_missing_files_at_the_end_are_found_from_the_units(tmp_path: Path) -> None:
@@ -109,9 +109,9 @@ def test_missing_files_at_the_end_are_found_from_the_units(tmp_path: Path) -> No
     with pyrocketstore.open(tmp_path, read_only=True, **TINY_SIZES) as store:
         engine = store.message_store
         plan = engine.plan
-        assert lost_end(engine, None, {("t", 0): 1 << 40}) is None, "nothing is certain"
+        assert lost_end(engine.files, None, {("t", 0): 1 << 40}) is None, "nothing is certain"
         end = (len(files) - 1) * SIZE + 10
-        found = lost_end(engine, plan, {("t", 0): end, ("u", 1): end - 5})
+        found = lost_end(engine.files, plan, {("t", 0): end, ("u", 1): end - 5})
         assert found is not None
         assert (found.path, found.begin, found.end) == (
             str(files[-4]),
@@ -120,6 +120,6 @@ def test_missing_files_at_the_end_are_found_from_the_units(tmp_path: Path) -> No
         )
         assert "2 queues name messages after it, t/0 up to byte" in found.reason
         assert found.reason.endswith(f"missing: {', '.join(path.name for path in files[-3:])}")
-        one = lost_end(engine, plan, {("u", 1): end})
+        one = lost_end(engine.files, plan, {("u", 1): end})
         assert one is not None and "the queue u/1 names messages after it" in one.reason
         assert missing_files(engine.commit_log.mapped_file_queue.mapped_files) == []

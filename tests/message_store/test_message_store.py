@@ -115,7 +115,6 @@ def outcome(result: PutMessageResult) -> tuple[str, str | None]:
         ("index_enabled", None),
         ("query_message", ("t", "k", 1, 0, 9)),
         ("stats", ()),
-        ("uncovered_by_index", ()),
         ("dispatch_paused", ()),
         ("flush", ()),
         ("flush_all", ()),
@@ -568,7 +567,7 @@ def test_store_times_are_found_beside_any_addresses(tmp_path: Path, born: str, s
         assert store.get_message_store_time_stamp("t", 0, 0) == result.store_timestamp
         assert store.get_earliest_message_time() == result.store_timestamp
         assert store.get_offset_in_queue_by_time("t", 0, result.store_timestamp) == 0
-        assert store.newest_store_timestamp() == result.store_timestamp
+        assert store.files.newest_store_timestamp() == result.store_timestamp
 
 
 # ---- ends of a store -----------------------------------------------------------------------------

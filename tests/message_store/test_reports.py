@@ -32,7 +32,9 @@ def reports_of(
     engine: DefaultMessageStore, failure: BaseException | None = None, earliest: int = -1
 ) -> StoreReports:
     found = StoreReports(
-        engine,
+        engine.files,
+        engine.async_puts,
+        engine.stall_log,
         engine.reports.stats_service,
         earliest=lambda: earliest,
         failure=lambda: failure,

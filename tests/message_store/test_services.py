@@ -78,20 +78,6 @@ def test_threads_follow_the_settings(
     assert not any(service.is_alive for service in scene.services.all())
 
 
-def test_a_reader_has_no_services(tmp_path: Path) -> None:
-    pyrocketstore.open(tmp_path, **SIZES).close()
-    with pyrocketstore.open(tmp_path, read_only=True, **SIZES) as store:
-        engine = store.message_store
-        with pytest.raises(StoreStateError, match="read-only"):
-            StoreServices(
-                engine,
-                engine.reports.stats_service,
-                fail=print,
-                repair=lambda: True,
-                check_lock=lambda: None,
-            )
-
-
 class Dying(ServiceThread):
     def run(self) -> None:
         raise ValueError("odd")

@@ -15,7 +15,7 @@ import pyrocketstore
 from pyrocketstore.commit_log.topic_min_offset_file import TopicMinOffsetFile
 from pyrocketstore.errors import StoreIOError
 from pyrocketstore.files.planned_changes import PlannedChanges
-from pyrocketstore.message_store import default_message_store
+from pyrocketstore.message_store import loading
 from support.damage_table import (
     DAMAGES,
     FILES,
@@ -46,8 +46,8 @@ class Watch:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: State | None = None
-        self._keep = default_message_store.keep_lost_messages
-        monkeypatch.setattr(default_message_store, "keep_lost_messages", self)
+        self._keep = loading.keep_lost_messages
+        monkeypatch.setattr(loading, "keep_lost_messages", self)
 
     def __call__(self, store: Any, plan: Any) -> None:
         self.seen = state_of(Path(store.root))

@@ -45,7 +45,7 @@ def test_what_was_given_up_comes_back(
         assert caught.value.__cause__ is not None
         assert not face._state.fast_puts
         assert store.services.repair_service.is_alive
-        assert not repair(store), "the cause is there still"
+        assert not repair(store.files, store.dispatch_paused()), "the cause is there still"
         assert store.running_flags.flag_bits == bit
         assert store.why_not_writeable is not None
         for call in (face.flush, face.wait_dispatched):  # neither may claim to be complete
@@ -57,7 +57,7 @@ def test_what_was_given_up_comes_back(
             with pytest.warns(pyrocketstore.StoreWarning, match="mkdir failed"):
                 assert face.read_batch("t", start=0).num_rows == 0
         in_the_way.unlink()
-        assert repair(store)
+        assert repair(store.files, store.dispatch_paused())
         face.flush()
         assert face.wait_dispatched()
         assert "are repaired" in caplog.text
@@ -108,13 +108,14 @@ def test_a_full_device_that_has_room_again(tmp_path: Path, monkeypatch: pytest.M
             store.wait_dispatched()
         assert 300 <= sent < 3000
         repaired: list[bool] = []
-        worker = threading.Thread(target=lambda: repaired.append(repair(store)))
+        paused = store.dispatch_paused()
+        worker = threading.Thread(target=lambda: repaired.append(repair(store.files, paused)))
         worker.start()
         worker.join()
         assert repaired == [False]
         assert store.running_flags.is_write_error()
         full.clear()
-        assert repair(store)
+        assert repair(store.files, store.dispatch_paused())
         assert sum(face.max_offset(f"t{i}") for i in range(7)) == sent
         for i in range(sent):
             assert [m.body for m in face.query(f"t{i % 7}", f"k{i}")] == [b"%d" % i]
@@ -156,10 +157,10 @@ def test_a_log_that_cannot_be_read_leaves_the_flags(tmp_path: Path) -> None:
             broken(store.env, "pread", lambda original, *arguments: -errno.EIO),
             pytest.raises(pyrocketstore.StoreIOError),
         ):
-            repair(store)
+            repair(store.files, store.dispatch_paused())
         assert store.running_flags.flag_bits == QUEUE_ERROR
         assert store.dispatcher.position == position
-        assert repair(store)
+        assert repair(store.files, store.dispatch_paused())
         assert store.get_max_offset_in_queue("t", 0) == 1
 
 
@@ -173,11 +174,11 @@ def test_one_that_fails_again_does_not_hide_the_others(tmp_path: Path) -> None:
                 for _ in range(30):  # so that they lie in different files of the log
                     store.put_message(message(bytes(200), "other"))
         store.wait_dispatched()
-        assert not repair(store)
+        assert not repair(store.files, store.dispatch_paused())
         in_the_way[1].unlink()
-        assert not repair(store), "the first is in the way still"
+        assert not repair(store.files, store.dispatch_paused()), "the first is in the way still"
         in_the_way[0].unlink()
-        assert repair(store)
+        assert repair(store.files, store.dispatch_paused())
         for path in in_the_way:
             assert store.get_max_offset_in_queue(path.name, 0) == 1
         assert store.get_max_offset_in_queue("other", 0) == 60

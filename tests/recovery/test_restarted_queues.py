@@ -242,7 +242,7 @@ def test_a_repaired_queue_has_the_new_messages_alone(
         with pytest.raises(pyrocketstore.StoreIOError):
             store.wait_dispatched()
         in_the_way.unlink()
-        assert repair(store.message_store)
+        assert repair(store.message_store.files, store.message_store.dispatch_paused())
         assert bodies(store) == [f"new {number}" for number in range(5)]
         assert store.verify().ok
     check(root, [f"new {number}" for number in range(5)], TINY_SIZES)

@@ -133,12 +133,12 @@ def test_a_consumer_continues_after_a_repair(lost: Path) -> None:
         ):
             assert reader.poll(10, timeout=0) == []
             reader.commit()
-            assert not repair(store.message_store)
+            assert not repair(store.message_store.files, store.message_store.dispatch_paused())
             assert reader.poll(10, timeout=0) == []
             reader.commit()
             assert positions(store)["g", "a", 0] == READ
             fault.close()
-            assert repair(store.message_store)
+            assert repair(store.message_store.files, store.message_store.dispatch_paused())
             assert store.max_offset("a") == COUNT
             assert [m.body for m in reader.poll(1, timeout=0)] == [b"290"]
             reader.commit()
@@ -179,10 +179,10 @@ def test_a_queue_is_given_up_once(lost: Path, caplog: pytest.LogCaptureFixture) 
             with pytest.raises(StoreIOError):
                 store.wait_dispatched()
             assert lines() == 1
-            assert not repair(store.message_store)
+            assert not repair(store.message_store.files, store.message_store.dispatch_paused())
             assert lines() == 1
             fault.close()
-            assert repair(store.message_store)
+            assert repair(store.message_store.files, store.message_store.dispatch_paused())
             store.put("a", b"more")
             store.wait_dispatched()
             assert lines() == 1

@@ -13,7 +13,7 @@ import pytest
 
 import pyrocketstore
 from pyrocketstore.errors import StoreError, StoreIOError
-from pyrocketstore.message_store.default_message_store import DefaultMessageStore
+from pyrocketstore.message_store.loading import Loading
 from pyrocketstore.system.env import Env
 from support.broken_env import broken
 from support.sizes import SIZES
@@ -125,18 +125,18 @@ def test_an_error_of_an_earlier_attempt_is_forgotten(
     """The owner has deleted a file while a reader built units: the reader loads again."""
     with pyrocketstore.open(tmp_path, **SETTINGS) as store:
         store.put("one", b"x")
-    load = DefaultMessageStore._load
+    load = Loading.load
     attempts = 0
 
-    def fails_once(self: DefaultMessageStore) -> None:
+    def fails_once(self: Loading) -> None:
         nonlocal attempts
         attempts += 1
         load(self)
         if attempts == 1:
             gone = str(tmp_path / "commitlog" / "gone")
-            self.running_flags.write_error = StoreIOError(errno.ENOENT, "open", gone)
+            self.files.running_flags.write_error = StoreIOError(errno.ENOENT, "open", gone)
 
-    monkeypatch.setattr(DefaultMessageStore, "_load", fails_once)
+    monkeypatch.setattr(Loading, "load", fails_once)
     with pyrocketstore.open(tmp_path, read_only=True, **SETTINGS) as store:
         assert [message.body for message in store.read("one")] == [b"x"]
     assert attempts == 2

@@ -16,7 +16,7 @@ import pytest
 import pyrocketstore
 from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.errors import StoreIOError
-from pyrocketstore.message_store.default_message_store import DefaultMessageStore
+from pyrocketstore.message_store.loaded_files import LoadedFiles
 from pyrocketstore.system.env import Env
 from pyrocketstore.verify.dump import dump_lines
 
@@ -153,21 +153,21 @@ def test_a_log_file_deleted_before_the_gaps_of_the_index_are_found(
     tmp_path: Path, reloads: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last record that the index names was in it."""
-    find = DefaultMessageStore.uncovered_by_index
+    find = LoadedFiles.uncovered_by_index
 
-    def delete_and_find(engine: DefaultMessageStore) -> list[tuple[int, int]]:
-        monkeypatch.setattr(DefaultMessageStore, "uncovered_by_index", find)
+    def delete_and_find(files: LoadedFiles) -> list[tuple[int, int]]:
+        monkeypatch.setattr(LoadedFiles, "uncovered_by_index", find)
         (tmp_path / "commitlog" / f"{0:020d}").unlink()
-        return find(engine)
+        return find(files)
 
     with pyrocketstore.open(tmp_path, **SETTINGS) as store:
         store.put("T", b"first", keys="k")
         store.put_many("T", [bytes(100)] * (3 * SETTINGS["mapped_file_size_commit_log"] // 100))
     if not reloads:
-        monkeypatch.setattr(DefaultMessageStore, "uncovered_by_index", delete_and_find)
+        monkeypatch.setattr(LoadedFiles, "uncovered_by_index", delete_and_find)
     with pyrocketstore.open(tmp_path, read_only=True, **SETTINGS) as reader:
         if reloads:
-            monkeypatch.setattr(DefaultMessageStore, "uncovered_by_index", delete_and_find)
+            monkeypatch.setattr(LoadedFiles, "uncovered_by_index", delete_and_find)
             reader.message_store._reload()
         assert reader.query("T", "k") == []
         assert reader.min_offset("T") > 0

@@ -56,7 +56,7 @@ CALLS: dict[str, Callable[[Store], object]] = {
     "committed": lambda store: (_commit(store), store.consumer_positions())[1],
     "skipped": lambda store: store.read("t").skipped,
     "skipped range": lambda store: SkippedRange("t", 0, 1, 2, "/log", 7, "reason"),
-    "derived ends": lambda store: store.message_store.derived_ends(),
+    "derived ends": lambda store: store.message_store.files.derived_ends(),
     "settings": lambda store: store.message_store.config,
     "filter": lambda store: pyrocketstore.Sql92Filter("a > 5"),
     "message": lambda store: pyrocketstore.Message("t", b"x"),

@@ -331,7 +331,7 @@ def test_flush_reaches_queues_index_and_checkpoint(store: pyrocketstore.Store) -
     for queue in inner.consume_queues():
         last = queue.mapped_file_queue.mapped_files[-1]
         assert last.flushed == last.wrote
-    newest = inner.newest_store_timestamp()
+    newest = inner.files.newest_store_timestamp()
     assert newest > 0
     checkpoint = inner.checkpoint
     assert (checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp) == (newest, newest)

@@ -87,7 +87,7 @@ def test_a_repair_without_memory_for_its_thread(
                 store.put("t", b"y")
         assert "the next opening of the store repairs queues and index" in caplog.text
         in_the_way.unlink()
-        assert repair(store.message_store)
+        assert repair(store.message_store.files, store.message_store.dispatch_paused())
         assert [message.body for message in store.read("t")] == [b"kept"]
 
 

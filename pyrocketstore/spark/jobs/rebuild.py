@@ -33,6 +33,7 @@ from pyrocketstore.message_store.default_message_store import DefaultMessageStor
 from pyrocketstore.recovery.log_end import check_not_newer, scan_start
 from pyrocketstore.recovery.other_formats import check_writable
 from pyrocketstore.recovery.plan import LAST_FILES
+from pyrocketstore.recovery.store_files import StoreFiles
 from pyrocketstore.results import DispatchRequest
 from pyrocketstore.spark.jobs.expected_entries import LogFileTask
 from pyrocketstore.spark.jobs.rebuild_log import (
@@ -48,6 +49,7 @@ from pyrocketstore.spark.packages import require_packages
 from pyrocketstore.spark.plan.snapshot import place_settings
 from pyrocketstore.spark.read.worker import map_tasks
 from pyrocketstore.spark.task_types import LogFile
+from pyrocketstore.system._env import Event
 from pyrocketstore.system.env import Env
 
 if TYPE_CHECKING:
@@ -231,7 +233,7 @@ def _source_of(env: Env, root: str, target: str, broker_conf: str | None) -> _So
     place = StorePlace(os.path.basename(root), root)
     settings = detect_sizes(env, root, place_settings(env, place, broker_conf))
     check_writable(env, settings)
-    store = DefaultMessageStore(settings, env=env, read_only=True)
+    store = StoreFiles(env, settings.absolute(), read_only=True, appended=Event())
     log = store.commit_log
     try:
         _load_log(store)
@@ -296,17 +298,17 @@ def _source_of(env: Env, root: str, target: str, broker_conf: str | None) -> _So
         split_at = begin if not clean and lowest < begin else -1
         return _Source(config, geometry, end, split_at, tuple(tasks))
     finally:
-        store.shutdown()
+        log.mapped_file_queue.shutdown(0)
 
 
-def _load_log(store: DefaultMessageStore) -> None:
+def _load_log(store: StoreFiles) -> None:
     store.topic_minimums.read()
     store.commit_log.load()
     check_not_newer(store)
     store.topic_minimums.load(store.commit_log)
 
 
-def _geometry(store: DefaultMessageStore, clean: bool) -> tuple[int, int]:
+def _geometry(store: StoreFiles, clean: bool) -> tuple[int, int]:
     """Return slots and entries of the new index files: those of the existing ones, as an opening
     of the store reads them.
 
@@ -354,7 +356,7 @@ class _Writer:
     def __init__(self, env: Env, source: _Source) -> None:
         root = source.config.store_path_root_dir
         self._source = source
-        self._store = DefaultMessageStore(source.config, env=env, cleans=False)
+        self._store = StoreFiles(env, source.config.absolute(), read_only=False, appended=Event())
         self._table = self._store.queue_table
         self._checkpoint = StoreCheckpoint(env, f"{root}/checkpoint")
         flags = self._store.running_flags
@@ -399,7 +401,6 @@ class _Writer:
             self._index.shutdown()
         finally:
             self._table.close()
-            self._store.shutdown()
 
     def _put_units(self, batch: pyarrow.RecordBatch) -> None:
         topics = batch.column("topic")

@@ -273,7 +273,7 @@ def _store_of(place: StorePlace, snapshot: StoreSnapshot, options: SourceOptions
         covered=_covered(snapshot) if has_index else (),
         index_unchecked="" if index_error is None else f"{label}: {index_error}",
         rebuilt=_rebuilt(snapshot),
-        opening=tuple(opening_problems(store)),
+        opening=tuple(opening_problems(store.files)),
     )
 
 

@@ -23,7 +23,7 @@ def list_files(snapshot: StoreSnapshot) -> list[dict[str, Any]]:
     for before, row in itertools.pairwise(rows):
         before["maxStoreTimestamp"] = row["minStoreTimestamp"]
     if rows:
-        newest = store.newest_store_timestamp()
+        newest = store.files.newest_store_timestamp()
         rows[-1]["maxStoreTimestamp"] = newest if newest > 0 else None
     for queue in store.consume_queues():
         stop = queue.get_max_offset_in_queue() * CQ_STORE_UNIT_SIZE

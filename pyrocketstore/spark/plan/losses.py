@@ -68,7 +68,7 @@ def _log_end(snapshot: StoreSnapshot, options: SourceOptions) -> list[str]:
     plan = snapshot.store.plan
     assert plan is not None
     ends = {name: end for name, end in plan.beyond.items() if _wants(options, *name)}
-    lost = lost_end(snapshot.store, plan, ends)
+    lost = lost_end(snapshot.store.files, plan, ends)
     return [] if lost is None else [str(lost)]
 
 

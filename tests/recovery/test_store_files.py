@@ -1,6 +1,7 @@
 """Goal: a part that a store does not have yet is an error that says what to call, and costs nothing
 once it is set; minimums of topics reach the queues.
-Method: a bare context, an engine before each step of its life, and topics of an open store."""
+Method: files that are not loaded, an engine before each step of its life, and topics of an open
+store."""
 
 from __future__ import annotations
 
@@ -11,31 +12,34 @@ import pytest
 import pyrocketstore
 from pyrocketstore import DefaultMessageStore, MessageStoreConfig, StoreStateError
 from pyrocketstore.recovery.flushed import Flushed
-from pyrocketstore.recovery.store_context import StoreContext
+from pyrocketstore.recovery.store_files import StoreFiles
+from pyrocketstore.system._env import Event
+from pyrocketstore.system.env import Env
 from support.sizes import SIZES
 
-BY_LOAD = ("flushed", "checkpoint", "index_service", "dispatcher", "index_flush")
+BY_LOAD = ("flushed", "checkpoint", "index_service", "dispatcher", "locked_before_ms")
 
 
-class Parts(StoreContext):
-    """A store of which nothing is made."""
-
-    root = "/root/of/it"
+def files_of(root: Path) -> StoreFiles:
+    """The files of a store that is not loaded."""
+    config = MessageStoreConfig(**SIZES).at_root(str(root))
+    return StoreFiles(Env(), config, read_only=True, appended=Event())
 
 
 @pytest.mark.parametrize("name", BY_LOAD)
-def test_a_part_that_load_makes(name: str) -> None:
-    with pytest.raises(StoreStateError, match=r"/root/of/it: .* not loaded: call load\(\) first"):
-        getattr(Parts(), name)
+def test_a_part_that_load_makes(name: str, tmp_path: Path) -> None:
+    with pytest.raises(StoreStateError, match=rf"{tmp_path}: .* not loaded: call load\(\) first"):
+        getattr(files_of(tmp_path), name)
 
 
-def test_a_part_that_start_makes() -> None:
+def test_a_part_that_start_makes(tmp_path: Path) -> None:
+    engine = DefaultMessageStore(MessageStoreConfig(**SIZES).at_root(str(tmp_path)))
     with pytest.raises(StoreStateError, match=r"not started: call start\(\) first"):
-        _ = Parts().reput_service
+        _ = engine.reput_service
 
 
-def test_a_part_of_one_store_is_not_one_of_others() -> None:
-    one, other = Parts(), Parts()
+def test_a_part_of_one_store_is_not_one_of_others(tmp_path: Path) -> None:
+    one, other = files_of(tmp_path), files_of(tmp_path)
     one.flushed = Flushed(1, 2)
     assert one.flushed == (1, 2)
     with pytest.raises(StoreStateError):
@@ -58,13 +62,6 @@ def test_parts_of_an_engine(tmp_path: Path) -> None:
         engine.shutdown()
 
 
-def test_what_the_engine_decides_is_left_open() -> None:
-    parts = Parts()
-    for call in (lambda: parts.persist_topics(True), parts.flush_log, lambda: parts.flush_up_to(0)):
-        with pytest.raises(NotImplementedError):
-            call()
-
-
 def test_bytes_that_are_not_dispatched(tmp_path: Path) -> None:
     with pyrocketstore.open(tmp_path, **SIZES) as store:
         engine = store.message_store
@@ -83,12 +80,12 @@ def test_minimums_hide_the_messages_before_them(tmp_path: Path) -> None:
         results = [store.put(topic, b"body", queue_id=0) for topic in "tutu"]
         store.wait_dispatched()
         with engine.dispatch_paused():
-            engine.set_min_offsets({"t": results[2].phy_offset})
+            engine.files.set_min_offsets({"t": results[2].phy_offset})
         assert (store.min_offset("t", 0), store.min_offset("u", 0)) == (1, 0)
         assert engine.get_min_offset_in_queue("t", 0) == 1
         assert engine.commit_log.min_offsets.by_topic() == {"t": results[2].phy_offset}
         with engine.dispatch_paused():
-            engine.set_min_offsets({"u": results[3].phy_offset})
+            engine.files.set_min_offsets({"u": results[3].phy_offset})
         assert store.min_offset("u", 0) == 1
         assert engine.commit_log.min_offsets.by_topic() == {"u": results[3].phy_offset}
 

@@ -1,0 +1,41 @@
+"""LoadedFiles: the files of a store that was loaded, and how they are read."""
+
+from __future__ import annotations
+
+from pyrocketstore.flush.index_flush import IndexFlush
+from pyrocketstore.reading.rocketmq_reads import StoreReads
+from pyrocketstore.recovery.index_gaps import uncovered
+from pyrocketstore.recovery.plan import RecoveryPlan
+from pyrocketstore.recovery.store_files import StoreFiles
+from pyrocketstore.system.life_state import set_by_load
+
+__all__ = ["LoadedFiles"]
+
+
+class LoadedFiles(StoreFiles):
+    """The files of a store, with the plan of its recovery.
+
+    `refresh` may give a store another object; who has this one can read it until the store is shut
+    down. Threads: any.
+    """
+
+    reads: StoreReads = set_by_load()
+    #: None: messages are not indexed, or the store is read-only
+    index_flush: IndexFlush | None = set_by_load()
+    #: None before the first load
+    plan: RecoveryPlan | None = None
+
+    def uncovered_by_index(self) -> list[tuple[int, int]]:
+        """Return ranges [begin, end) of the log, bytes, that may hold keys that the index lacks.
+
+        Raises StoreIOError.
+        """
+        keyless = () if self.plan is None else self.plan.keyless
+        begin, end = max(0, self.commit_log.get_min_offset()), self.commit_log.get_max_offset()
+        parts = uncovered(self.index_service.files, self.commit_log, begin, end)
+        return [part for part in parts if part not in keyless]
+
+    def last_record(self) -> int:
+        """Return a byte of the log at which its last record may begin; -1 without one."""
+        last = int(self.dispatcher.last_phy_offset)
+        return self.plan.last_record if last < 0 and self.plan is not None else last
