@@ -18,6 +18,7 @@ from pyrocketstore.consume_queue.mappings import QueueMappings
 from pyrocketstore.consume_queue.mismatched_files import restore_queue
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.consume_queue.queue_recovery import keep_units, recover_queue
+from pyrocketstore.consume_queue.topic_buckets import TopicBuckets
 from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE
 from pyrocketstore.display import logger, shown
 from pyrocketstore.errors import StoreCorruptionError, StoreError, StoreFormatError
@@ -69,6 +70,10 @@ class ConsumeQueueTable:
         #: files of queues and ext units of a wrong length or name; `recover` has repaired them
         self.mismatched: list[MismatchedFile] = []
         self.lmq_count = 0
+        #: None: the queues of all topics; else those of the others are not loaded, and get no units
+        self.only: TopicBuckets | None = None
+        #: whether `load` has found a topic that it does not load
+        self.has_others = False
         self.path = os.path.join(config.store_path_root_dir, "consumequeue")
         self.ext_path = os.path.join(config.store_path_root_dir, "consumequeue_ext")
         self._topics: dict[str, dict[int, ConsumeQueue]] = {}
@@ -96,9 +101,15 @@ class ConsumeQueueTable:
             self.changes.add(partial(self._remove_temporary_files, self.ext_path))
         usual: list[ConsumeQueue] = []
         others: list[ConsumeQueue] = []
-        found = find_queues(self.env, self.path, on_temporary=self._remove_temporary_file)
+        found = find_queues(
+            self.env, self.path, on_temporary=self._remove_temporary_file, only=self.only
+        )
+        self.has_others = False
         for topic, ids, is_link in found:
             check_abandoned()
+            if self.only is not None and topic not in self.only:
+                self.has_others = True
+                continue
             self._topics[topic] = {queue_id: self._new(topic, queue_id) for queue_id in ids}
             for queue in self._topics[topic].values():
                 (others if is_link or queue.ext is not None else usual).append(queue)
@@ -201,7 +212,10 @@ class ConsumeQueueTable:
         return self._new(topic, queue_id) if queue is None else queue
 
     def for_dispatch(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """Return the queue, made if it is new; None for a name that must not become a directory."""
+        """Return the queue, made if it is new; None for a name that must not become a directory,
+        and for a topic that is not loaded."""
+        if self.only is not None and topic not in self.only:
+            return None
         queue = self.get(topic, queue_id)
         if queue is None:
             if not is_safe_name(topic) or queue_id < 0:

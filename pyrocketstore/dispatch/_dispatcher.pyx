@@ -233,7 +233,8 @@ cdef class Dispatcher:
 
     Parameters
     ----------
-    on_new_queue : callable(topic, queue_id) -> ConsumeQueue; None if the name is not valid
+    on_new_queue : callable(topic, queue_id) -> ConsumeQueue; None: the records of these names get
+        no unit
     on_queue_record : callable(DispatchRequest, multi: bool), puts one record the slow way
     on_index_file : callable() -> IndexFile or None (index given up)
     on_index_record : callable(DispatchRequest), indexes one record the slow way
@@ -253,6 +254,7 @@ cdef class Dispatcher:
     Source: RocketMQ 4.9.3 DefaultMessageStore#ReputMessageService, CommitLogDispatcherBuild*.
     """
     cdef TopicQueueMap queues
+    cdef rs_queue no_queue  # in place of the queue of names whose records get no unit
     cdef dict owners
     cdef dict cores         # the ConsumeQueueCore of each queue: the table points into it
     cdef dict names         # the table's topics, bytes, of each queue: invalid UTF-8 has many
@@ -459,11 +461,11 @@ cdef class Dispatcher:
                 return RS_END
 
     cdef inline rs_queue *queue_of(self, const map_entry *seen) except? NULL nogil:
-        # NULL: the topic is not a valid name of a directory.
+        # NULL: its records get no unit.
         cdef map_entry *entry = self.queues.find(seen.topic, seen.topic_size, seen.queue_id)
         if entry == NULL or entry.queue == NULL:
             return self.register_queue(seen)
-        return entry.queue
+        return NULL if entry.queue == &self.no_queue else entry.queue
 
     cdef rs_queue *register_queue(self, const map_entry *seen) except? NULL with gil:
         cdef map_entry *entry
@@ -472,16 +474,17 @@ cdef class Dispatcher:
         cdef tuple key = (topic, seen.queue_id)
         self.settle()
         queue = self.on_new_queue(topic, seen.queue_id)
-        if queue is None:
-            return NULL
-        core = queue.core
-        if core is None:
+        core = None if queue is None else queue.core
+        if core is None and queue is not None:
             raise TypeError("the queue has no core")
-        if self.cores.get(key, core) is not core:
+        if core is not None and self.cores.get(key, core) is not core:
             raise StoreStateError(f"two queues for {topic}/{seen.queue_id}")
         entry = self.queues.insert(seen.topic, seen.topic_size, seen.queue_id)
         if entry == NULL:
             raise MemoryError()
+        if core is None:
+            entry.queue = &self.no_queue
+            return NULL
         name = seen.topic[:seen.topic_size]
         names = self.names.get(key, ())
         self.names[key] = names if name in names else (*names, name)

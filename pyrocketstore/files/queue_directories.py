@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import NamedTuple
 
 from pyrocketstore.display import logger
@@ -39,17 +39,22 @@ def find_queues(
     *,
     warn: bool = True,
     on_temporary: Callable[[str], object] = lambda path: None,
+    only: Container[str] | None = None,
 ) -> Iterator[FoundTopic]:
     """Yield each topic with its queue ids, sorted, as the names in `directory` say.
 
     Names that are not valid, and names of files, are skipped; `warn` logs their paths.
-    `on_temporary` is called with each temporary file that a killed process was creating. Raises
+    `on_temporary` is called with each temporary file that a killed process was creating. Topics
+    outside of `only` are yielded without queue ids, and their directories are not listed. Raises
     StoreIOError.
 
     Source: RocketMQ 4.9.3 DefaultMessageStore#loadConsumeQueue.
     Differs: 4.9.3 takes a file for an empty queue, and skips the others silently.
     """
     for topic, is_link in _topics(env, directory, warn):
+        if only is not None and topic not in only:
+            yield FoundTopic(topic, [], is_link)
+            continue
         path = f"{directory}/{topic}"
         # A directory needs no check for links: the one above it was checked.
         entries = env.entries(path) if is_link else _entries_of(env, path)

@@ -9,7 +9,7 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -34,6 +34,7 @@ from pyrocketstore.commit_log.log import CommitLog
 from pyrocketstore.config.message_store_config import BrokerRole, MessageStoreConfig
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.consume_queue.table import ConsumeQueueTable
+from pyrocketstore.consume_queue.topic_buckets import TopicBuckets
 from pyrocketstore.consumer.offsets import ConsumerOffsets
 from pyrocketstore.dispatch._dispatcher import Dispatcher
 from pyrocketstore.dispatch.observers import (
@@ -160,6 +161,8 @@ class DefaultMessageStore:
         with (topic, queue id, queue offset + 1, tags code, store time, None, properties) for each
         message once it can be read from its queue, and for each further queue that it names
     broker_stats_manager : BrokerStatsManager or None, counts puts, gets and deliveries
+    only_topics : collection of str, or None: the topics that are to be read from a read-only store.
+        Others may be missing in it, and `refresh` raises StoreStateError
 
     The thread of ReputMessageService calls the listener, for each message that was put since
     `start`, in the order of the log; not on a SLAVE. Its exceptions are logged. While it runs,
@@ -193,6 +196,7 @@ class DefaultMessageStore:
         topics: TopicConfigFile | None = None,
         message_arriving_listener: Arriving | MessageArrivingListener | None = None,
         broker_stats_manager: BrokerStatsManager | None = None,
+        only_topics: Collection[str] | None = None,
     ) -> None:
         if broker_stats_manager is not None:
             kind = imported("pyrocketstore.message_store.broker_stats").BrokerStatsManager
@@ -207,7 +211,8 @@ class DefaultMessageStore:
         self._confirm_offset: int | None = None
         self._engine: DefaultMessageStore = object.__new__(type(self))
         self._engine.__dict__ = self.__dict__
-        self._engine._make_parts(config.absolute(), env, read_only, on_new_queue, cleans)
+        only = None if only_topics is None or not read_only else TopicBuckets(only_topics)
+        self._engine._make_parts(config.absolute(), env, read_only, on_new_queue, cleans, only)
         # Called while the engine is open: OPEN_STORES has it then.
         self._on_drop = weakref.ref(self, _Closer(self._engine))
 
@@ -218,6 +223,7 @@ class DefaultMessageStore:
         read_only: bool,
         on_new_queue: Callable[[str, int], None] | None,
         cleans: bool,
+        only: TopicBuckets | None = None,
     ) -> None:
         self.cleans = cleans
         self.env = Env() if env is None else env
@@ -235,6 +241,7 @@ class DefaultMessageStore:
             appended=self.appended,
             allocate_service=self.allocate_service,
             on_new_queue=on_new_queue,
+            only=only,
         )
         self.delay_offsets = DelayOffsets(self.env, self.root)
         self._abort_file = AbortFile(self.env, os.path.join(self.root, "abort"))
@@ -421,7 +428,7 @@ class DefaultMessageStore:
                 if flags.write_error is not None:
                     raise without_frames(flags.write_error)
                 flags.end_repair(True, False, False)
-                if self.plan is not None:
+                if self.plan is not None and self.files.only is None:
                     self.follower = Follower(self.files, self.plan, owner, self.files.expired_in)
             except StoreIOError as error:
                 if not was_removed(error) or not attempts.another():
@@ -501,6 +508,8 @@ class DefaultMessageStore:
         with self.life_lock:
             if not self.life.is_loaded:
                 raise StoreStateError(f"{self.root}: the store is closed")
+            if self.files.only is not None:
+                raise StoreStateError(f"{self.root}: the store was opened for some topics alone")
             self.check_root()
             before = self.commit_log.get_max_offset()
             if not self.follower.follow():

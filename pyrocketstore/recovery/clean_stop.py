@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
+from pyrocketstore.consume_queue.topic_buckets import BUCKETS, TopicBuckets, bucket_of
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreIOError
 from pyrocketstore.index.sync_point import with_crc, without_crc
@@ -47,10 +48,13 @@ LOG = logger(__name__)
 
 #: The name of the file.
 CLEAN_STOP = "clean_stop"
-_MAGIC = b"rsstop01"
+_MAGIC = b"rsstop02"
+#: Of a file of an earlier version, with one digest for all queues: it is not used.
+_EARLIER_MAGIC = b"rsstop01"
 _DIGEST_SIZE = 16
+_BUCKET_DIGEST_SIZE = 8
 #: The magic, and the fields of CleanStop in their order. The CRC of all these bytes follows.
-_FIELDS = struct.Struct(f">8sqqqq{_DIGEST_SIZE}s{_DIGEST_SIZE}s")
+_FIELDS = struct.Struct(f">8sqqqq{_DIGEST_SIZE}s{BUCKETS * _BUCKET_DIGEST_SIZE}s")
 #: After a clean exit recovery scans this many files at the end of the log.
 LAST_FILES = 3
 #: A store whose scan reads fewer bytes of the log has no such file: it would save nothing.
@@ -69,16 +73,17 @@ class CleanStop(NamedTuple):
         NO_INDEX without an index
     unscanned_to : int, physical offset before which openings have not scanned the log, but believed
         such a file; -1: there is no such part
-    queues : bytes, digest of the first file, the end and the last message of each queue
     files : bytes, digest of the last log files and of `lock`: lengths and times of modification
+    queues : bytes, for each bucket of topics the digest of the first file, the end and the last
+        message of each queue
     """
 
     log_end: int
     last_record: int
     index_end: int
     unscanned_to: int
+    files: bytes
     queues: bytes
-    files: bytes = bytes(_DIGEST_SIZE)
 
     def encode(self) -> bytes:
         """Return the bytes of the file."""
@@ -108,12 +113,28 @@ def derived_ends(
     index_end = NO_INDEX
     if index_files is not None:
         index_end = max((file.end_phy_offset for file in index_files), default=-1)
-    lines = sorted(
-        f"{queue.queue_id} {queue.mapped_file_queue.get_min_offset()} {queue.core.unit_count}"
-        f" {queue.covered_phy_offset} {queue.topic}"
-        for queue in queues
-    )
-    return DerivedEnds(index_end, _digest("\n".join(lines)))
+    lines: dict[int, list[str]] = {}
+    for queue in queues:
+        lines.setdefault(bucket_of(queue.topic), []).append(
+            f"{queue.queue_id} {queue.mapped_file_queue.get_min_offset()} {queue.core.unit_count}"
+            f" {queue.covered_phy_offset} {queue.topic}"
+        )
+    found = bytearray(BUCKETS * _BUCKET_DIGEST_SIZE)
+    for number, of_bucket in lines.items():
+        found[_bytes_of(number)] = _digest("\n".join(sorted(of_bucket)), _BUCKET_DIGEST_SIZE)
+    return DerivedEnds(index_end, bytes(found))
+
+
+def _bytes_of(bucket: int) -> slice:
+    """Return the place of a bucket's digest in the digests of all."""
+    return slice(bucket * _BUCKET_DIGEST_SIZE, (bucket + 1) * _BUCKET_DIGEST_SIZE)
+
+
+def _are_same(queues: bytes, others: bytes, only: TopicBuckets | None) -> bool:
+    """Return whether digests of queues are equal, of all buckets or of some."""
+    if only is None:
+        return queues == others
+    return all(queues[_bytes_of(one)] == others[_bytes_of(one)] for one in only.numbers)
 
 
 class CleanStopFile:
@@ -152,7 +173,7 @@ class CleanStopFile:
             return self._try_remove
         paths = [file.path for file in files]
         index_end, queues = ends()
-        stop = CleanStop(end, last_record, index_end, unscanned_to, queues)
+        stop = CleanStop(end, last_record, index_end, unscanned_to, b"", queues)
 
         def write() -> None:
             try:
@@ -182,13 +203,15 @@ class CleanStopFile:
         try:
             if not self._env.exists(self.path):
                 return None
-            stop = CleanStop.decode(self._env.read_file(self.path, size=_FIELDS.size + 8))
+            data = self._env.read_file(self.path, size=_FIELDS.size + 8)
         except StoreIOError as error:
             if error.errno == errno.ENOENT:
                 return None  # deleted by an owner meanwhile
             raise
-        if stop is None:
+        stop = CleanStop.decode(data)
+        if stop is None and not data.startswith(_EARLIER_MAGIC):
             LOG.warning("%s: damaged, and not used", self.path)
+        if stop is None:
             return None
         return stop if _is_last(self._log, stop.last_record, stop.log_end) else None
 
@@ -199,9 +222,11 @@ class CleanStopFile:
         first: int,
         locked_before_ms: int,
         ends: Callable[[], DerivedEnds],
+        only: TopicBuckets | None,
     ) -> int:
         """Return the number of the log file with the end, after a clean stop since which nothing
-        has changed; -1 unless `stop` proves that for the files from number `first` on."""
+        has changed; -1 unless `stop` proves that for the files from number `first` on, and for the
+        queues of `only`, or of all topics."""
         try:
             paths = [file.path for file in files[first:]]
             digest, newest_ms = _files_digest(self._env, paths, locked_before_ms)
@@ -212,7 +237,8 @@ class CleanStopFile:
             if error.errno == errno.ENOENT:
                 return -1  # deleted by an owner meanwhile
             raise
-        if (stop.index_end, stop.queues) != ends():
+        index_end, queues = ends()
+        if stop.index_end != index_end or not _are_same(stop.queues, queues, only):
             return -1
         at_file = next(
             (i for i, f in enumerate(files) if f.file_from_offset + f.file_size > stop.log_end), -1
@@ -247,5 +273,5 @@ def _files_digest(env: Env, paths: Sequence[str], locked: int) -> tuple[bytes, i
     return _digest("\n".join([*names, *map(str, times)])), max(times)
 
 
-def _digest(text: str) -> bytes:
-    return blake2b(text.encode("utf-8", "surrogateescape"), digest_size=_DIGEST_SIZE).digest()
+def _digest(text: str, size: int = _DIGEST_SIZE) -> bytes:
+    return blake2b(text.encode("utf-8", "surrogateescape"), digest_size=size).digest()

@@ -231,7 +231,7 @@ def _scan_log(
     stop = store.clean_stop.read()
     if stop is not None and plan.clean:
         at_file = store.clean_stop.proven_end(
-            stop, files, first, store.locked_before_ms, store.derived_ends
+            stop, files, first, store.locked_before_ms, store.derived_ends, store.only
         )
         if at_file >= 0:
             plan.unscanned_to = stop.log_end
@@ -287,7 +287,7 @@ def _ends_agree(store: StoreFiles, check: UnitCheck, found: LogEnd, scan_from: i
     """
     if found.status not in (Status.END, Status.BLANK):
         return False
-    seen, ends = found.seen.seen(), found.seen.ends()
+    seen, ends = store.selected(found.seen.seen()), found.seen.ends()
     for queue in store.consume_queues():
         key = queue.topic, queue.queue_id
         covered = queue.covered_phy_offset
@@ -417,7 +417,7 @@ def _check_ends(
             plan.repairs.setdefault(key, {}).update(units)
         ends = _doubtful_ends(store, log, plan.repairs, check, start)
     is_whole = min(start, plan.scan_from) <= log.begin
-    found = check.with_further(seen)
+    found = store.selected(check.with_further(seen))
     complete = found if is_whole else {}
     for queue in store.consume_queues():
         key = queue.topic, queue.queue_id
@@ -485,7 +485,7 @@ def _replay_from(
     covered_by = {key: q.covered_phy_offset for key, q in table.items()} | plan.covered
     starts += [max(0, covered_by[key]) for key, q in table.items() if q.cut_short]
     starts += [lowest for _ in plan.missing_first_file]
-    if not table:
+    if not table and not store.queue_table.has_others:
         starts.append(lowest)  # all queues were deleted: older log files may have other queues
     for key, (first_offset, first_phy_offset, next_offset, _) in seen.items():
         queue = None if key in plan.missing_first_file else table.get(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from pyrocketstore.commit_log._scan import TopicMinOffsets
 from pyrocketstore.commit_log.log import CommitLog
@@ -11,6 +12,7 @@ from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.consume_queue.many_queues import correct_min_offsets
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.consume_queue.table import ConsumeQueueTable
+from pyrocketstore.consume_queue.topic_buckets import TopicBuckets
 from pyrocketstore.dispatch._dispatcher import Dispatcher
 from pyrocketstore.files.allocate_mapped_file_service import AllocateMappedFileService
 from pyrocketstore.files.planned_changes import PlannedChanges
@@ -28,6 +30,8 @@ from pyrocketstore.system.life_state import set_by_load
 
 __all__ = ["StoreFiles"]
 
+Value = TypeVar("Value")
+
 
 class StoreFiles:
     """The files of one store, which recovery reads and changes; of a read-only store in memory.
@@ -40,6 +44,7 @@ class StoreFiles:
     appended : Event, signalled by appends
     allocate_service : makes the files of the log; None in a read-only store
     on_new_queue : callable(topic, queue_id), called before the first put to a queue
+    only : TopicBuckets or None: the queues that are loaded; of the others nothing is known
 
     An attribute that `load` has not set yet raises StoreStateError. The object knows no thread, no
     put and no lock. When `refresh` loads a store again, it makes another object.
@@ -61,6 +66,7 @@ class StoreFiles:
         appended: Event,
         allocate_service: AllocateMappedFileService | None = None,
         on_new_queue: Callable[[str, int], None] | None = None,
+        only: TopicBuckets | None = None,
     ) -> None:
         allow_records(config.max_message_size)
         self.env, self.config, self.read_only = env, config, read_only
@@ -79,6 +85,7 @@ class StoreFiles:
         self.queue_table = ConsumeQueueTable(
             env, config, self.commit_log, self.running_flags, read_only, self.changes
         )
+        self.only = self.queue_table.only = only
         self.topic_minimums = TopicMinOffsetFile(env, self.root)
         self.loss_notices = LossNotices(env, self.root)
         self.clean_stop = CleanStopFile(env, self.root, self.commit_log)
@@ -88,6 +95,11 @@ class StoreFiles:
     def consume_queues(self) -> list[ConsumeQueue]:
         """Return every queue that is known."""
         return self.queue_table.all()
+
+    def selected(self, queues: dict[tuple[str, int], Value]) -> dict[tuple[str, int], Value]:
+        """Return the entries of the queues that are loaded, or would be if they had files."""
+        only = self.only
+        return queues if only is None else {k: one for k, one in queues.items() if k[0] in only}
 
     @property
     def index_enabled(self) -> bool:

@@ -152,6 +152,18 @@ class SourceOptions:
         """The filter of properties, None for all."""
         return None if self.where is None else _filter_of(self.where)
 
+    def named_topics(self) -> frozenset[str] | None:
+        """Return the topics that the options name, where no queue of another topic is read; else
+        None."""
+        if self.view not in ("messages", "consumequeue"):
+            return None
+        topics = self.topics if self.assign is None else frozenset(self.assign)
+        if topics is None:
+            return None
+        bounds = self.starting, self.ending
+        by_topic = [one for b in bounds for one in (*b.offsets.values(), *b.timestamps.values())]
+        return topics.union(*by_topic)
+
     def wants(self, topic: str, queue_id: int) -> bool:
         """Whether a queue is selected."""
         if self.assign is not None:

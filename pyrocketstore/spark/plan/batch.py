@@ -46,7 +46,7 @@ def _plan_once(options: SourceOptions) -> Plan:
     found: list[tuple[str, Any]] = []
     try:
         for place in options.places:
-            snapshots.append(open_snapshot(place, options))
+            snapshots.append(open_snapshot(place, options, options.named_topics()))
         check_selection(snapshots, options)
         for snapshot in snapshots:
             name = snapshot.place.broker_name

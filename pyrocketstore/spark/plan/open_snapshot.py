@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from pyrocketstore.display import logger
@@ -43,15 +43,17 @@ def retried(make: Callable[[], _Planned], env: Env | None = None) -> _Planned:
     return make()
 
 
-def open_snapshot(place: StorePlace, options: SourceOptions) -> StoreSnapshot:
-    """Open a store for planning; the caller closes it.
+def open_snapshot(
+    place: StorePlace, options: SourceOptions, topics: Collection[str] | None = None
+) -> StoreSnapshot:
+    """Open a store for planning, for some topics or all; the caller closes it.
 
     Under failOnDataLoss=false, missing files are a warning.
 
     Raises DataLossError where files are known to be lost; the exceptions of StoreSnapshot.
     """
     for number in range(LOSS_TRIES):
-        snapshot = StoreSnapshot(place, options.broker_conf, options.on_corrupt)
+        snapshot = StoreSnapshot(place, options.broker_conf, options.on_corrupt, topics)
         try:
             is_last = number + 1 == LOSS_TRIES
             again = not is_last and is_stale(snapshot)

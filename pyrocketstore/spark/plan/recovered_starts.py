@@ -26,7 +26,8 @@ def recovered_starts(place: StorePlace, options: SourceOptions) -> dict[tuple[st
     lenient = dataclasses.replace(options, fail_on_data_loss=False)
 
     def starts() -> dict[tuple[str, int], int]:
-        with StoreSnapshot(place, options.broker_conf, "skip") as snapshot:
+        topics = options.named_topics()
+        with StoreSnapshot(place, options.broker_conf, "skip", topics) as snapshot:
             return {
                 (queue.topic, queue.queue_id): snapshot.range_of(queue, lenient).start
                 for queue in snapshot.queues(options)

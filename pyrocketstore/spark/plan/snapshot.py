@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Self
 
 import numpy as np
@@ -45,18 +45,23 @@ class StoreSnapshot:
     broker_conf : path of a broker.conf, or None: sizes are taken from the files
     on_corrupt : "fail"; any other value also reads messages after damage: recovery would end the
         log at damage in its last files, though queues name later messages
+    topics : the topics whose queues are planned, None for all
 
     Raises StoreFormatError for a missing directory or a DLedger store; StoreIOError,
     StoreCorruptionError. Threads: one. Nothing is written.
     """
 
     def __init__(
-        self, place: StorePlace, broker_conf: str | None = None, on_corrupt: str = "fail"
+        self,
+        place: StorePlace,
+        broker_conf: str | None = None,
+        on_corrupt: str = "fail",
+        topics: Collection[str] | None = None,
     ) -> None:
         env = Env()
         self.place = place
         self._named_end: int | None = None
-        self._on_corrupt = on_corrupt
+        self._on_corrupt, self._topics = on_corrupt, topics
         self.root = env.absolute(place.root)
         self.store = self._loaded(env, store_settings(env, place, broker_conf))
         self._is_broken = self.store.plan is not None and bool(self.store.plan.broken)
@@ -73,7 +78,9 @@ class StoreSnapshot:
         settings = detect_sizes(env, self.root, given, read_only=True)
         while True:
             used, error = settings, None
-            store = DefaultMessageStore(used, env=env, read_only=True)
+            # A record may name further queues, of other topics.
+            topics = None if used.enable_multi_dispatch else self._topics
+            store = DefaultMessageStore(used, env=env, read_only=True, only_topics=topics)
             with contextlib.ExitStack() as unless_returned:
                 unless_returned.callback(store.shutdown)
                 try:
