@@ -39,6 +39,10 @@ class QueueRange:
 
     `overlay` has chunks of encoded units that replace the files' bytes, each with the queue offset
     of its first unit.
+
+    `mark` is the queue offset and the physical offset of the last unit that names a message, of the
+    whole range that was planned and as the files had it then; None where they had no such unit. The
+    files of a topic that was removed and made again since then have another unit there.
     """
 
     topic: str
@@ -48,9 +52,10 @@ class QueueRange:
     start: int
     stop: int
     overlay: tuple[tuple[int, bytes], ...] = ()
+    mark: tuple[int, int] | None = None
 
     def cut(self, start: int, stop: int) -> QueueRange:
-        """Return the part [start, stop), with its part of the overlay."""
+        """Return the part [start, stop), with its part of the overlay and the same mark."""
         kept = []
         for first, units in self.overlay:
             begin = max(start, first)

@@ -362,6 +362,43 @@ def test_a_topic_recreated_while_it_was_exported(tmp_path, count):
     assert bodies(out) == numbered(0, 20) + numbered(20, count, "new") + OTHER_BODIES
 
 
+@pytest.mark.parametrize("count", [5, 50])
+def test_a_topic_recreated_between_the_plan_and_its_tasks(tmp_path, monkeypatch, count):
+    """The next export compares the store with the lake again, and exports what it can."""
+    store, out = tmp_path / "store", tmp_path / "lake"
+    fill(store, "a", 20)
+    fill(store, "b", 20, text="old")
+
+    def run_late(*planned: Any) -> None:
+        if not (store / "consumequeue" / "c").exists():
+            delete_b(store, recreated=count)
+        run_here(*planned)
+
+    monkeypatch.setattr(pipeline, "_run_tasks", run_late)
+    report = export(store, out, failOnDataLoss=False)
+    lost = ("b", 0, 20, "units of the queue are gone")
+    assert lost_of(report) == [lost]
+    assert bodies(out) == numbered(0, 20)
+    assert lost_of(export(store, out, failOnDataLoss=False)) == [
+        ("b", 0, min(count, 20), RECREATED)
+    ]
+    assert bodies(out) == numbered(0, 20) + numbered(20, count, "new") + OTHER_BODIES
+
+
+def test_an_export_stops_where_a_topic_is_recreated_before_its_tasks(tmp_path, monkeypatch):
+    store, out = tmp_path / "store", tmp_path / "lake"
+    fill(store, "a", 20)
+    fill(store, "b", 20, text="old")
+
+    def run_late(*planned: Any) -> None:
+        delete_b(store, recreated=50)
+        run_here(*planned)
+
+    monkeypatch.setattr(pipeline, "_run_tasks", run_late)
+    with pytest.raises(DataLossError, match="removed and made again"):
+        export(store, out)
+
+
 # ---- what a plan keeps ---------------------------------------------------------------------------
 
 

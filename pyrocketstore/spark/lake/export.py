@@ -556,12 +556,14 @@ def _pinned(split: Split, store: StoreMarks, marks: Marks) -> QueueRange | str:
     if queue is None:
         return "its queue was deleted"
     whole = store.snapshot.whole_range(queue)
+    pinned = store.snapshot.marked(whole.cut(split.start, split.stop))
+    # Compared after the mark of the range is read, so that both are of one topic.
     mark = marks.get(split.broker, {}).get(split.topic, {}).get(split.queue_id)
     if mark is not None and store.is_recreated(whole, mark):
         return "its queue was recreated"
     if whole.stop < split.stop:
         return f"its queue ends at offset {whole.stop}"
-    return whole.cut(split.start, split.stop)
+    return pinned
 
 
 def _run_tasks(spark: SparkSession, tasks: Sequence[SplitTask], options: WriteOptions) -> None:

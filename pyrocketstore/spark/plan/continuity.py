@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 from pyrocketstore.record._record import HEADER_SIZE, RecordHeader
@@ -72,10 +71,8 @@ class RecordMarks:
 
     def _queue_has(self, topic: str, queue_id: int, mark: Mark) -> bool:
         whole = self._whole_of(topic, queue_id)
-        return whole is not None and self._unit(whole, mark.queue_offset) == (
-            mark.phy_offset,
-            mark.size,
-        )
+        found = None if whole is None else self._unit(whole, mark.queue_offset)
+        return found == (mark.phy_offset, mark.size)
 
     def is_recreated(self, whole: QueueRange, mark: Mark) -> bool:
         """Whether a queue, with the readable range `whole`, is not the queue of the mark, for
@@ -105,12 +102,7 @@ class RecordMarks:
 
     def _unit(self, whole: QueueRange, queue_offset: int) -> tuple[int, int] | None:
         """Return (phy_offset, size) of a unit that names a message."""
-        pinned = dataclasses.replace(whole, start=queue_offset, stop=queue_offset + 1)
-        units = RangeUnits(self._env, pinned, fail_on_data_loss=False)
-        found = units.read(queue_offset, queue_offset + 1)
-        if not len(found.size) or found.size[0] <= 0 or found.is_pre_blank()[0]:
-            return None
-        return int(found.phy_offset[0]), int(found.size[0])
+        return RangeUnits(self._env, whole, fail_on_data_loss=False).message_at(queue_offset)
 
     def _facts(self, phy_offset: int, size: int | None = None) -> tuple[int, int] | None:
         """Return the store time and the body's CRC of a record; None where no record of that size

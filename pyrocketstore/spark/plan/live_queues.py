@@ -28,8 +28,8 @@ from pyrocketstore.record.message import LMQ_PREFIX
 from pyrocketstore.spark.options import SourceOptions, StorePlace
 from pyrocketstore.spark.plan.snapshot import log_files_on_disk, place_settings
 from pyrocketstore.spark.read.records import Chunk, is_dispatched_to, topic_of
-from pyrocketstore.spark.read.units import UNITS_AT_ONCE
-from pyrocketstore.spark.task_types import LogFile, QueueRange
+from pyrocketstore.spark.read.units import UNITS_AT_FIRST, UNITS_AT_ONCE
+from pyrocketstore.spark.task_types import LogFile, Mark, QueueRange
 from pyrocketstore.system.env import O_RDONLY, Env
 
 #: Directories are listed again after this time.
@@ -38,7 +38,6 @@ LISTING_NS = 100_000_000
 IDLE_PARTS = 10
 #: The same for reading units one by one, which only damage makes necessary.
 SEARCH_PARTS = 50
-UNITS_AT_FIRST = 64
 _BORN_HOST_V6, _STORE_HOST_V6 = 1 << 4, 1 << 5
 #: Bytes of a record up to the body's length, with two addresses of sixteen bytes.
 _HEADER_SIZE = 112
@@ -202,12 +201,16 @@ class LiveQueues:
         low = self.min_offset(name)
         return self._first(queue, low, lambda unit: self._store_timestamp(unit) >= timestamp)
 
-    def range_of(self, name: QueueName, start: int, stop: int) -> QueueRange:
-        """Return the range [start, stop) of a queue, whether or not its units still exist."""
+    def range_of(
+        self, name: QueueName, start: int, stop: int, mark: Mark | None = None
+    ) -> QueueRange:
+        """Return the range [start, stop) of a queue, whether or not its units still exist. `mark`
+        is that of its last message."""
         queue = self._find(name)
         directory = f"{self.queues_directory}/{name[0]}/{name[1]}"
         file_size = CQ_STORE_UNIT_SIZE if queue is None else queue.file_size
-        return QueueRange(name[0], name[1], directory, file_size, start, stop)
+        planned = None if mark is None else (mark.queue_offset, mark.phy_offset)
+        return QueueRange(*name, directory, file_size, start, stop, mark=planned)
 
     def units(self, wanted: QueueRange, count: int) -> QueueUnits:
         """Read at most `count` units from the start of a range on, of one file."""

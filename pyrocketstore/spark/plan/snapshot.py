@@ -8,6 +8,7 @@ ranges.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterator
 from typing import Self
@@ -26,7 +27,7 @@ from pyrocketstore.message_store.default_message_store import DefaultMessageStor
 from pyrocketstore.message_store.lost_ends import listed_log_files
 from pyrocketstore.recovery.other_formats import check_format
 from pyrocketstore.spark.options import EARLIEST, LATEST, Bound, SourceOptions, StorePlace
-from pyrocketstore.spark.read.units import UNITS_AT_ONCE
+from pyrocketstore.spark.read.units import UNITS_AT_FIRST, UNITS_AT_ONCE, RangeUnits
 from pyrocketstore.spark.task_types import DataLossError, LogFile, QueueRange
 from pyrocketstore.system.env import Env
 
@@ -191,10 +192,15 @@ class StoreSnapshot:
             start = _with_damaged(queue, low, start)
         fails = options.fail_on_data_loss
         stop = _offset_of(options.ending, "ending", named, where, low, high, find, fails)
-        return self.whole_range(queue).cut(start, max(start, stop))
+        return self.marked(self.whole_range(queue).cut(start, max(start, stop)))
+
+    def marked(self, pinned: QueueRange) -> QueueRange:
+        """Return a range with its mark. Raises StoreIOError."""
+        mark = _mark_of(self.store.env, pinned, self.max_phy_offset)
+        return dataclasses.replace(pinned, mark=mark)
 
     def whole_range(self, queue: ConsumeQueue) -> QueueRange:
-        """Return the readable range of a queue."""
+        """Return the readable range of a queue, without a mark."""
         low, high = self.bounds(queue)
         return QueueRange(
             topic=queue.topic,
@@ -356,6 +362,25 @@ def _overlay(queue: ConsumeQueue, stop: int) -> tuple[tuple[int, bytes], ...]:
         if same < len(units):
             found.append((first + same // CQ_STORE_UNIT_SIZE, units[same:]))
     return tuple(found)
+
+
+def _mark_of(env: Env, pinned: QueueRange, log_end: int) -> tuple[int, int] | None:
+    """Return the mark of a range. A unit that names bytes after `log_end`, the end of the log, is
+    damaged or later than the range; an opening for writing may replace it.
+
+    Units of the overlay do not count either: the files do not have them before such an opening.
+    """
+    units = RangeUnits(env, pinned, fail_on_data_loss=False)
+    stop, count = pinned.stop, UNITS_AT_FIRST
+    while pinned.start < stop:
+        start = max(pinned.start, stop - count)
+        found = units.read(start, stop)
+        named = found.is_inside(0, log_end) & ~found.is_pre_blank() & (found.size > 0)
+        rows = np.flatnonzero(named & units.in_files(start, stop))
+        if len(rows):
+            return start + int(rows[-1]), int(found.phy_offset[rows[-1]])
+        stop, count = start, min(4 * count, UNITS_AT_ONCE)
+    return None
 
 
 def _last_on_disk(queue: ConsumeQueue) -> tuple[int, int]:

@@ -21,6 +21,7 @@ from pyrocketstore.spark.plan.offsets import (
     Positions,
     QueueKey,
     check_brokers,
+    decode_marks,
     decode_offset,
     encode_offset,
     named_queues,
@@ -125,11 +126,15 @@ class StreamPlan:
             return []
         ends, moved = known
         starts = {**(begins[0] if begins is not None else {}), **moved}
-        self._marks.check_batch(end, {k for k, stop in ends.items() if starts.get(k, stop) < stop})
+        # The files may be those of a topic that was made again: the offset has the marks.
+        marks = decode_marks(end) or {}
+        self._marks.check_batch(
+            marks, {k for k, stop in ends.items() if starts.get(k, stop) < stop}
+        )
         found: list[StoreTask] = []
         for broker, store in self.stores().items():
             wanted = [
-                _wanted(store, store.range_of((topic, queue_id), starts[key], stop))
+                _wanted(store, store.range_of((topic, queue_id), starts[key], stop, marks.get(key)))
                 for key, stop in sorted(ends.items())
                 if key[0] == broker and starts.get(key, stop) < stop
                 for topic, queue_id in [key[1:]]

@@ -103,22 +103,22 @@ class StreamStores:
         self._compared |= {key: now[key] for key in moved if key not in found}
         return stores, found
 
-    def check_batch(self, end: Mapping[str, Any], keys: Set[QueueKey]) -> None:
-        """Check that a batch planned up to `end` is read from the stores that it was planned for;
-        `keys` are the queues with messages in it.
+    def check_batch(self, marks: StreamMarks, keys: Set[QueueKey]) -> None:
+        """Check that a batch with `marks` at its end is read from the stores that it was planned
+        for; `keys` are the queues with messages in it.
 
         Raises DataLossError under failOnDataLoss, else logs a warning; StoreIOError.
         """
-        stores, found = self._settled(decode_marks(end) or {}, keys)
+        stores, found = self._settled(marks, keys)
         found_texts = [(broker, how) for broker, how in sorted(stores.items())]
         found_texts += [(f"{key[0]}: {key[1]}/{key[2]}", how) for key, how in sorted(found.items())]
         for name, how in found_texts:
             text = f"{name} {how}, and a batch was planned of it"
             if self._options.fail_on_data_loss:
                 raise DataLossError(
-                    f"{text}; failOnDataLoss=false reads the messages that are there now"
+                    f"{text}; failOnDataLoss=false omits the messages whose units have changed"
                 )
-            LOG.warning("rocketmq-store: %s: the messages that are there now are read", text)
+            LOG.warning("rocketmq-store: %s: messages whose units have changed are omitted", text)
 
     def _warn(self) -> None:
         if not self._warned:

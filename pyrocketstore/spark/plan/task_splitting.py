@@ -396,7 +396,9 @@ class Density:
 def _each_unit(env: Env, pinned: QueueRange, step: int) -> tuple[np.ndarray, ...]:
     """Return each `step`th unit of a range, and the last one, without units that name no message:
     their queue offsets, physical offsets and sizes."""
-    reader = RangeUnits(env, pinned, fail_on_data_loss=False)
+    # An estimate does not need the mark, which each read would read again.
+    unmarked = dataclasses.replace(pinned, mark=None)
+    reader = RangeUnits(env, unmarked, fail_on_data_loss=False)
     block = step if step >= UNITS_APART_MIN else UNITS_AT_ONCE // step * step
     chunks = []
     for first in [*range(pinned.start, pinned.stop, block), pinned.stop - 1]:
