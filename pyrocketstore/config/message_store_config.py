@@ -15,7 +15,6 @@ from pyrocketstore.config.dledger import with_dledger_log
 from pyrocketstore.config.file_sizes import (
     INDEX_NAMES,
     LOG_SIZE,
-    has_index,
     log_file_size,
     queue_file_size,
     sizes_beside,
@@ -734,11 +733,11 @@ def detect_sizes(
 ) -> MessageStoreConfig:
     """Return `config` with the file sizes that were not set derived from the existing files.
 
-    The function reads directory listings and sizes, and the record sizes of a log of one file. An
-    index file does not show its geometry, since its header does not contain it. If the files of the
-    log have the length of a preset, its sizes are those that no other file shows. If a light queue
-    has a directory and no setting about light queues was given, light queues are enabled; otherwise
-    a recovery would omit their units that were lost in a kill.
+    The function reads directory listings and sizes, and the record sizes of a log of one file. If
+    the files of the log have the length of a preset, its sizes are those that no other file shows.
+    IndexService infers those of the index. If a light queue has a directory and no setting about
+    light queues was given, light queues are enabled; otherwise a recovery would omit their units
+    that were lost in a kill.
 
     Parameters
     ----------
@@ -775,7 +774,7 @@ def detect_sizes(
         if size is not None and size < 1 << 31:
             found[name] = size
     for name, size in sizes_beside(found.get(log)).items():
-        if name not in given and not (name in INDEX_NAMES and has_index(env, root)):
+        if name not in given and name not in INDEX_NAMES:
             found.setdefault(name, size)
     if given.isdisjoint(LIGHT_QUEUE_SETTINGS) and _has_light_queues(env, root):
         found |= dict.fromkeys(LIGHT_QUEUE_SETTINGS, True)

@@ -226,17 +226,20 @@ def check_files(
     ----------
     files : the files, none of them empty, oldest first
     configured : (maxHashSlotNum, maxIndexNum), None for an unknown one
-    usual : the same, where only files that were cut would show it
+    usual : the same, where no whole file shows it
 
     Returns
     -------
-    (geometry, {path: what is wrong}): a wrong file fits no geometry at all, or was cut
+    (geometry, {path: what is wrong}): a wrong file fits no geometry at all, or was cut; without
+        files the configured geometry or the usual one
 
     Raises: StoreFormatError when a file fits another geometry than the others or the configured
     one, or when no geometry is known for new files; StoreIOError.
     """
+    if not files:
+        return (configured[0] or usual[0], configured[1] or usual[1]), {}
     error, is_assumed = None, False
-    looked_at = {file.path for file in (files[0], *files[-3:])} if files else set()
+    looked_at = {file.path for file in (files[0], *files[-3:])}
     try:
         geometry = infer_geometry(env, [file.path for file in files], configured)
     except StoreFormatError as unfit:

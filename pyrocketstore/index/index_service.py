@@ -39,6 +39,7 @@ from pyrocketstore.index.geometry import (
     DEFAULT_GEOMETRY,
     candidates_of,
     check_files,
+    geometry_fits,
     infer_geometry,
 )
 from pyrocketstore.index.sync_point import (
@@ -217,7 +218,8 @@ class IndexService:
     flags : RunningFlags, gets the index bit when no file can be made
     read_only : bool, files are read through pread, and new keys stay in memory
     sync_point_file : SyncPointFile or None, which names durable entries of the last file
-    usual : (int, int), slots and entries, where only files that were cut would show them
+    usual : (int, int), slots and entries, where neither `sync_point_file` nor a whole file shows
+        them
     changes : while it is planning, `load` changes no file, and those changes wait for it
 
     Threads: one thread builds (`build_index`, `get_and_create_last_index_file`); any thread
@@ -323,7 +325,7 @@ class IndexService:
                 slots, self._synced_phy_offset = None, -1
         except StoreFormatError as error:
             # Files that are removed anyway may be torn: only their length counts.
-            guess = [] if kept else candidates_of(dropped[0].size, *self._configured)
+            guess = [] if kept else self._guesses(dropped[0].size)
             if not guess and not self._read_only:
                 raise
             if not guess:
@@ -344,6 +346,10 @@ class IndexService:
             kept = [*kept, dropped[0]]
             files.append(self._continue(dropped[0].path, slots))
         self._is_unproven = not (last_exit_ok or self._synced_phy_offset >= 0)
+        point = self._point_with_geometry()
+        if point is not None and all(item.name != point.name for item in found):
+            # No file can prove it any more, and nothing else shows the geometry after a kill.
+            self._is_unproven = False
         self._superfluous = [item.path for item in found if item not in kept]
         with self._lock:
             self._files = tuple(files)
@@ -363,7 +369,7 @@ class IndexService:
         self, files: Sequence[FoundIndexFile], found: Sequence[FoundIndexFile]
     ) -> tuple[tuple[int, int], dict[str, str]]:
         """Return what `check_files` does, by the geometry in `sync_point` if none can be inferred,
-        or if it shows that a file was cut.
+        if it shows that a file was cut, or if there are no files.
 
         Parameters
         ----------
@@ -371,10 +377,8 @@ class IndexService:
 
         Raises StoreFormatError, StoreIOError.
         """
-        point = self.sync_point
-        if point is not None and not point.has_geometry(*self._configured):
-            point = None
-        if point is not None and point.shows_cut(files):
+        point = self._point_with_geometry()
+        if point is not None and (not files or point.shows_cut(files)):
             return check_files(self._env, files, point.geometry)
         try:
             return check_files(self._env, files, self._configured, self._usual)
@@ -382,11 +386,33 @@ class IndexService:
             # Files of other lengths are of another geometry, which `sync_point` does not name.
             if (
                 point is None
-                or not any(point.describes(file) for file in found)
                 or {file.size for file in files} != {index_file_size(*point.geometry)}
+                or not any(self._shows(point, file) for file in found)
             ):
                 raise
         return check_files(self._env, files, point.geometry)
+
+    def _point_with_geometry(self) -> SyncPoint | None:
+        """Return `sync_point` if it names an index file, of a geometry that is not configured
+        otherwise."""
+        point = self.sync_point
+        is_known = point is not None and point.name and point.has_geometry(*self._configured)
+        return point if is_known else None
+
+    def _shows(self, point: SyncPoint, file: FoundIndexFile) -> bool:
+        """Return whether a file has the geometry in `sync_point`, which may name a file that was
+        deleted. Raises StoreIOError."""
+        return point.describes(file) or (
+            file.index_count > 1 and geometry_fits(self._env, file.path, *point.geometry)
+        )
+
+    def _guesses(self, size: int) -> list[tuple[int, int]]:
+        """Return the possible geometries of a file of `size` bytes, the best first."""
+        point = self._point_with_geometry()
+        guesses = candidates_of(size, *self._configured)
+        if point is not None and index_file_size(*point.geometry) == size:
+            guesses.insert(0, point.geometry)
+        return guesses
 
     def _prove(
         self,

@@ -107,6 +107,55 @@ def test_the_sizes_of_new_files_are_the_defaults_without_a_preset(
     check_repaired(root, path.read_bytes(), index_file_size(5_000_000, 20_000_000), caplog)
 
 
+def put_and_remove_index(root: Path, **sizes: int) -> int:
+    """Make a store with an index of unusual sizes, and delete the directory of the index.
+
+    Returns the length of an index file.
+    """
+    with pyrocketstore.open(root, max_hash_slot_num=10, max_index_num=200, **sizes) as store:
+        store.put_many("t", [b"x"] * COUNT, keys=[f"k{i}" for i in range(COUNT)])
+    shutil.rmtree(root / "index")
+    return index_file_size(10, 200)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("log_size", [256 << 10, 1 << 20])  # the first one is that of a preset
+def test_an_index_that_was_removed_gets_the_sizes_in_sync_point(
+    tmp_path: Path, log_size: int, is_killed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tmp_path / "store"
+    whole = put_and_remove_index(root, mapped_file_size_commit_log=log_size)
+    if is_killed:
+        (root / "abort").touch()
+    check_repaired(root, None, whole, caplog)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_sync_point_names_the_sizes_until_it_names_the_new_file(
+    tmp_path: Path, is_killed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Openings that build the index again are killed before their first flush."""
+    root = tmp_path / "store"
+    whole = put_and_remove_index(root, mapped_file_size_commit_log=1 << 20)
+    if is_killed:
+        (root / "abort").touch()
+    for number in range(2):
+        with pyrocketstore.open(root):
+            copy = tmp_path / f"killed {number}"
+            shutil.copytree(root, copy, ignore=shutil.ignore_patterns("lock"))
+        assert {path.stat().st_size for path in (copy / "index").iterdir()} == {whole}
+        root = copy
+    check_repaired(root, None, whole, caplog)
+
+
+def test_settings_come_before_the_sizes_in_sync_point(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    put_and_remove_index(root, mapped_file_size_commit_log=1 << 20)
+    with pyrocketstore.open(root, max_hash_slot_num=20) as store:
+        assert store.message_store.index_service.geometry == (20, 20_000_000)
+        assert len(store.query("t", "k7")) == 1
+
+
 @pytest.mark.parametrize("length", WHOLE_ENTRIES)
 def test_a_file_that_may_be_whole_is_refused_and_kept(
     store_with_keys: Path, tmp_path: Path, length: int

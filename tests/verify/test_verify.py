@@ -709,6 +709,7 @@ def test_missing_units_leave_a_store_consistent(store_path):
 def test_an_index_that_cannot_be_checked_is_not_ok(store_path):
     (path,) = index_files(store_path)[1:]
     path.unlink()
+    (store_path / "sync_point").unlink()
     with pyrocketstore.open(store_path, read_only=True, topics_json=False) as store:
         report = store.verify()
     assert "maxHashSlotNum" in report.index_unchecked
