@@ -5,6 +5,7 @@ In a read-only store everything happens in memory: MappedFile knows the differen
 
 from __future__ import annotations
 
+import logging
 import os
 
 from pyrocketstore.commit_log._scan import status_name
@@ -104,7 +105,9 @@ def apply_plan(store: StoreFiles, plan: RecoveryPlan) -> None:
         store.index_service.uncover_missing_files()
     for queue in store.consume_queues():
         if (queue.topic, queue.queue_id) in plan.missing_first_file:
-            LOG.warning("%s/%d: its first file is missing", queue.topic, queue.queue_id)
+            # A read-only store returns all its messages, and finds this again at each opening.
+            level = logging.INFO if store.read_only else logging.WARNING
+            LOG.log(level, "%s/%d: its first file is missing", queue.topic, queue.queue_id)
             begin_again(queue)
         elif queue.ext is not None and not plan.clean:
             # Units and ext units are flushed separately: the replay writes both again, except those

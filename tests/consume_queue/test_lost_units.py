@@ -114,6 +114,22 @@ def is_whole_after_close(path: Path) -> None:
         assert store.verify().ok
 
 
+def test_a_reader_does_not_warn_of_a_missing_first_file(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It builds the queue in memory at each opening; the owner repairs it, and warns once."""
+    (path / "consumequeue" / "early" / "0" / ("0" * 20)).unlink()
+    text = "early/0: its first file is missing"
+    caplog.set_level("INFO", "pyrocketstore.recovery.apply")
+    for read_only, level in [(True, "INFO"), (True, "INFO"), (False, "WARNING")]:
+        caplog.clear()
+        with pyrocketstore.open(path, read_only=read_only) as store:
+            assert [int(m.body) for m in store.read("early", 0)] == list(range(COUNT))
+            assert store.verify().ok != read_only
+        found = [r for r in caplog.records if r.name == "pyrocketstore.recovery.apply"]
+        assert [(r.levelname, r.getMessage()) for r in found] == [(level, text)]
+
+
 def test_a_hole_in_a_queue_makes_old_damage_no_end_of_the_log(path: Path) -> None:
     """After a kill the log is scanned from the checkpoint on, also where a queue must be cut."""
     damage(path, "no middle file")
