@@ -237,6 +237,7 @@ def _queue_lines(
             omissions.add(queue, at, min(result.next_begin_offset, high), dumped)
         at = result.next_begin_offset
         result.release()
+    # Among several files 4.9.3 chooses by their times, which a copy of a store need not keep.
     if high > low and high <= queue.units_per_file:
         yield from _time_lines(store, topic, queue_id, low, high)
 
