@@ -46,14 +46,14 @@ def shown(value: object) -> str:
 
     Another object is named by its type: its `__repr__` may do anything.
     """
-    if isinstance(value, str):
+    kind = type(value)  # `isinstance` also believes the attribute __class__, as of a mock
+    if issubclass(kind, str):
         text = str.__str__(value)
         return repr(text) if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]!r}..."
-    if isinstance(value, bytes):
+    if isinstance(value, bytes) and issubclass(kind, bytes):
         data = memoryview(value)
         start = bytes(data[:_SHOWN_MAX])
         return repr(start) if len(data) <= _SHOWN_MAX else f"{start!r}..."
-    kind = type(value)
     if isinstance(value, int) and kind is int:
         bits = value.bit_length()
         return repr(value) if bits <= _SHOWN_MAX else f"<int of {bits} bits>"

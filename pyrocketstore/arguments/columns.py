@@ -32,14 +32,14 @@ def column_of(name: str, values: Any, count: int | None) -> list[Any]:
         return [None] * count
     odd = (str, bytes, bytearray, memoryview, Mapping, Set)
     if isinstance(values, odd) or not (
-        isinstance(values, Iterable) or hasattr(values, "to_pylist")
+        issubclass(type(values), Iterable) or hasattr(values, "to_pylist")
     ):
         kind = type(values).__name__
         raise StoreTypeError(f"{name} must be a sequence with one entry a message, not {kind}")
     entries: list[Any]
     if hasattr(values, "to_pylist"):
         entries = _arrow_entries(name, values)
-    elif isinstance(values, np.ndarray):
+    elif issubclass(type(values), np.ndarray):
         entries = _entries(name, values)
     else:
         entries = list(values)

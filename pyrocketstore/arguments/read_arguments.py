@@ -63,7 +63,7 @@ def start_of(what: str, value: Any, number: str) -> Literal["earliest", "latest"
 
     Raises StoreTypeError, StoreFormatError.
     """
-    if not isinstance(value, str):
+    if not issubclass(type(value), str):
         return exact_int64(what, value)
     for word in ("earliest", "latest"):
         if exact_text(what, value) == word:
@@ -76,7 +76,7 @@ def start_time_of(what: str, value: Any) -> Literal["earliest", "latest"] | int:
 
     Raises StoreTypeError, StoreFormatError.
     """
-    if isinstance(value, str):
+    if issubclass(type(value), str):
         text = exact_text(what, value)
         if text == "earliest" or text == "latest":
             return "earliest" if text == "earliest" else "latest"
@@ -90,7 +90,7 @@ def start_time_of(what: str, value: Any) -> Literal["earliest", "latest"] | int:
 
 def loss_word_of(value: Any) -> str:
     """Return what to do about removed messages, "raise" or "skip". Raises StoreFormatError."""
-    text = exact_text("on_loss", value) if isinstance(value, str) else ""
+    text = exact_text("on_loss", value) if issubclass(type(value), str) else ""
     if text not in ("raise", "skip"):
         raise StoreFormatError(f'on_loss must be "raise" or "skip", not {shown(value)}')
     return text
@@ -109,7 +109,7 @@ def timeout_of(value: Any) -> float | None:
     if value is None:
         return None
     given: float | int
-    if isinstance(value, (float, np.floating)):
+    if issubclass(type(value), (float, np.floating)):
         given = seconds = float(value)
     else:
         try:

@@ -4,7 +4,8 @@ One function for each kind of value: `exact_int` (with `exact_int32`, `exact_int
 `exact_queue_id`, `whole_number`), `time_of` (with `check_times`), `exact_flag` and `exact_text`.
 `_numbers_and_bodies.pyx` has bodies. A subclass of str or int counts as the characters or the
 number that it holds, not as its methods return. A value of another type is a StoreTypeError; one
-that the store cannot keep is a StoreFormatError.
+that the store cannot keep is a StoreFormatError. `issubclass(type(value), str)` finds the type:
+`isinstance` also believes the attribute `__class__`, which a mock sets.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def _number_of(value: Any) -> int | None:
     """An integer as an exact int; None for anything else, and for a bool."""
     if isinstance(value, bool):
         return None
-    if isinstance(value, int):
+    if issubclass(type(value), int):
         return int.__index__(value)
     try:
         return int.__index__(operator.index(value))
@@ -111,14 +112,14 @@ def time_of(what: str, value: Any) -> int:
     StoreTypeError: a value of another type. StoreFormatError: a time without a zone, before 1970 or
     after the int64 range, and a number that can only be a time in seconds.
     """
-    if isinstance(value, str):
+    if issubclass(type(value), str):
         text = exact_text(what, value)
         try:
             value = datetime.datetime.fromisoformat(text)
         except ValueError:
             reason = 'not ISO 8601 with a zone, as "2026-01-31T12:00:00Z"'
             raise StoreFormatError(f"{what} {shown(text)}: {reason}") from None
-    if isinstance(value, datetime.datetime):
+    if issubclass(type(value), datetime.datetime):
         number = _ms_of_datetime(what, value)
         if number < 0:
             raise StoreFormatError(f"{what} {shown(str(value))}: must not be before 1970")
@@ -154,9 +155,10 @@ def exact_flag(what: str, value: Any) -> bool:
     """True or False, also of NumPy, or 1 or 0. Raises StoreTypeError."""
     if value is True or value is False:
         return value
-    if isinstance(value, np.bool_) or (isinstance(value, int) and value in (0, 1)):
+    kind = type(value)
+    if issubclass(kind, np.bool_) or (issubclass(kind, int) and value in (0, 1)):
         return bool(value)
-    raise StoreTypeError(f"{what} must be True or False, not {type(value).__name__}")
+    raise StoreTypeError(f"{what} must be True or False, not {kind.__name__}")
 
 
 def exact_text(what: str, value: Any) -> str:
@@ -166,7 +168,7 @@ def exact_text(what: str, value: Any) -> str:
     """
     if type(value) is str:
         return value
-    if not isinstance(value, str):
+    if not issubclass(type(value), str):
         raise StoreTypeError(f"{what} must be a str, not {type(value).__name__}")
     return str.__str__(value)
 

@@ -602,19 +602,20 @@ def _checked(name: str, kind: Any, value: Any) -> Any:
         return None
     if kind == "age?":
         return _age(name, value)
+    given = type(value)
     if kind is str or kind == "str?":
-        if isinstance(value, Path) or (name in _PATH_NAMES and isinstance(value, _PATH_KINDS)):
+        if issubclass(given, Path) or (name in _PATH_NAMES and issubclass(given, _PATH_KINDS)):
             value = os.fsdecode(value)
-        if name in _PATH_NAMES and isinstance(value, str) and "\0" in value:
+        if name in _PATH_NAMES and issubclass(type(value), str) and "\0" in value:
             raise StoreFormatError(f"{name}={shown(value)}: a path cannot hold a NUL character")
         wanted: type = str
     elif kind in {int, bool}:
         wanted = kind
     else:
-        if isinstance(value, str) and value in kind.__members__:
+        if issubclass(given, str) and value in kind.__members__:
             return kind[value]
         wanted = kind
-    if not isinstance(value, wanted) or (kind is int and isinstance(value, bool)):
+    if not issubclass(type(value), wanted) or (kind is int and isinstance(value, bool)):
         raise StoreFormatError(f"{name}={shown(value)}: must be {_describe(kind)}")
     if kind is int and isinstance(value, int):
         bits = 63 if name in _LONG_NAMES else 31
@@ -625,11 +626,14 @@ def _checked(name: str, kind: Any, value: Any) -> Any:
 
 def _age(name: str, value: Any) -> datetime.timedelta:
     """Return an age, which may be given as a number of seconds."""
+    given = type(value)
     try:
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if issubclass(given, (int, float)) and given is not bool:
             value = datetime.timedelta(seconds=value)
-        if isinstance(value, datetime.timedelta) and value >= datetime.timedelta(milliseconds=1):
-            return value
+        if issubclass(type(value), datetime.timedelta):
+            age: datetime.timedelta = value
+            if age >= datetime.timedelta(milliseconds=1):
+                return age
     except (ValueError, OverflowError):
         pass  # a number that is not a duration
     raise StoreFormatError(

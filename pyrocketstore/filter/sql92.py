@@ -134,5 +134,5 @@ class Sql92Filter:
 
 
 def _check_mapping(rule: str, value: Any) -> None:
-    if not isinstance(value, Mapping):
+    if not issubclass(type(value), Mapping):
         raise StoreTypeError(f"{rule}, not {type(value).__name__}")

@@ -62,9 +62,10 @@ class EncodedRows(NamedTuple):
         topics, queue_ids, bodies, properties, flags, sys_flags, times, hosts = arguments
         body_list = column_of("bodies", bodies, None)
         count = len(body_list)
-        one_host = hosts is None or isinstance(hosts, (str, bytes, tuple))
+        one_host = hosts is None or issubclass(type(hosts), (str, bytes, tuple))
+        one_topic = issubclass(type(topics), str)
         return cls(
-            [topics] * count if isinstance(topics, str) else column_of("topics", topics, count),
+            [topics] * count if one_topic else column_of("topics", topics, count),
             queue_ids if is_number(queue_ids) else column_of("queue_ids", queue_ids, count),
             body_list,
             None if properties is None else column_of("properties", properties, count),

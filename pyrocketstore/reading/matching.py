@@ -58,7 +58,7 @@ def where_of(value: Any) -> Sql92Filter | None:
     if value is None:
         return None
     if not issubclass(type(value), Sql92Filter):
-        if not isinstance(value, str):
+        if not issubclass(type(value), str):
             kind = type(value).__name__
             raise StoreTypeError(f"where must be a str, a Sql92Filter or None, not {kind}")
         return Sql92Filter(value)

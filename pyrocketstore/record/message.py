@@ -460,7 +460,7 @@ def join_keys(keys: Any, what: str = "keys") -> str | None:
     """
     if keys is None:
         return None
-    if isinstance(keys, str):
+    if issubclass(type(keys), str):
         return check_text(what, keys)
     entries = entries_of(what, keys, "a str or a sequence of str")
     name = "a key" if what == "keys" else f"a key of {what}"
@@ -479,7 +479,7 @@ def property_pairs(what: str, properties: Any) -> list[tuple[Any, Any]]:
     if type(properties) is dict:
         return list(properties.items())
     kind = type(properties).__name__
-    if not isinstance(properties, Mapping):
+    if not issubclass(type(properties), Mapping):
         raise StoreTypeError(f"{what} must be a mapping of str to str, not {kind}")
     try:
         pairs = [(name, value) for name, value in properties.items()]

@@ -48,7 +48,7 @@ def tags_filter(expression: object) -> TagsExpression | None:
     """
     if expression is None or (type(expression) is str and expression == ALL_TAGS):
         return None
-    if not isinstance(expression, str):
+    if not issubclass(type(expression), str):
         kind = type(expression).__name__
         reason = "must be a str as 'TagA || TagB', or None"
         raise StoreTypeError(f"tags is {shown(expression)} ({kind}): {reason}")

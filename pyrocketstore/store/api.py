@@ -1146,7 +1146,7 @@ class Store(StoreCalls):
         wanted = phy_offset_or_msg_id
         if type(wanted) is int:  # as nearly always
             phy_offset = wanted
-        elif isinstance(wanted, str):
+        elif issubclass(type(wanted), str):
             phy_offset = _message.decode_message_id(exact_text("a message id", wanted))[1]
         else:
             phy_offset = whole_number("a physical offset", wanted)
@@ -1218,7 +1218,7 @@ def _array_of(values: Any) -> npt.NDArray[Any]:
     if hasattr(values, "to_pylist"):
         values = column_of("phy_offsets", values, None)
     # A tuple: an entry's special method may change a list.
-    values = tuple(values) if isinstance(values, list) else values
+    values = tuple(values) if issubclass(type(values), list) else values
     try:
         return np.asarray(values)
     except (TypeError, ValueError, NotImplementedError, OverflowError) as error:

@@ -265,7 +265,7 @@ class StoreConsumers:
 
 def _topics_of(topics: Any) -> list[str]:
     """Return the topics of a consumer, each once. Raises StoreTypeError, StoreFormatError."""
-    if isinstance(topics, str):
+    if issubclass(type(topics), str):
         return [check_topic(topics, "topics")]
     entries = enumerate(entries_of("topics", topics, "a str or a sequence of str"))
     names = list(dict.fromkeys(check_topic(one, f"topics[{number}]") for number, one in entries))

@@ -535,7 +535,7 @@ class BatchPuts:
             named: Any = dict(property_pairs("properties", item.properties))
             named = properties(named.pop("TAGS", None), named.pop("KEYS", None), named)
             return Message(topic, item.body, flag=item.flag, properties=named)
-        if isinstance(item, Mapping):
+        if issubclass(type(item), Mapping):
             item = dict(property_pairs("a message of a batch", item))
             unknown = ", ".join(sorted(map(shown, item.keys() - _BATCH_FIELDS)))
             if unknown or "body" not in item:

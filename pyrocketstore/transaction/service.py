@@ -487,7 +487,7 @@ class TransactionalMessageService(ServiceThread):
             self._is_asking = False
         if answer is None:
             return None
-        text = exact_text("an answer", answer) if isinstance(answer, str) else ""
+        text = exact_text("an answer", answer) if issubclass(type(answer), str) else ""
         if text in _ANSWERS:
             return text
         reason = "the check of transaction %s returned %s: must be 'commit', 'rollback' or None"

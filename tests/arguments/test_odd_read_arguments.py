@@ -18,6 +18,7 @@ import pytest
 import pyrocketstore
 from pyrocketstore import Message, StoreError, StoreFormatError, StoreTypeError
 from pyrocketstore.display import shown
+from support.odd_values import posing
 from support.vectors import V4_RECORD
 
 NAN = float("nan")
@@ -47,7 +48,7 @@ ODD: list[Any] = [
     bytearray(8), memoryview(b"12345678"), [], [0], [[0]], [None], (), {}, {0}, object(),
     2**31, 2**63, 2**64, -1, -(2**63), -(2**63) - 1, 10**5000, 1 + 2j,
     np.bool_(True), np.float64(1), np.str_("t"), np.array(0), np.array([1, 2]), np.zeros((2, 2)),
-    np.array(["raise"]), np.datetime64(1, "ms"), Hostile(), iter([0]),
+    np.array(["raise"]), np.datetime64(1, "ms"), Hostile(), iter([0]), *posing(),
 ]  # fmt: skip
 
 #: Each call of Store with good arguments by name.
@@ -259,7 +260,7 @@ def test_arrow_arrays_as_offsets(store: pyrocketstore.Store) -> None:
 
 def test_flags_of_open(tmp_path: Path) -> None:
     for name in ("read_only", "unique_key", "topics_json", "strict"):
-        for value in ("no", None, 2, np.array([1, 2]), 1.0, []):
+        for value in ("no", None, 2, np.array([1, 2]), 1.0, [], *posing()):
             with pytest.raises(StoreTypeError, match=f"{name} must be True or False"):
                 pyrocketstore.open(tmp_path / "s", **{name: value})
     assert not (tmp_path / "s").exists()

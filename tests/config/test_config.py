@@ -29,6 +29,7 @@ from pyrocketstore.config.message_store_config import (
 from pyrocketstore.config.properties_file import read_properties
 from pyrocketstore.errors import StoreFormatError
 from pyrocketstore.system.env import Env
+from support.odd_values import posing
 
 #: Results of the getters of a new MessageStoreConfig of 4.9.3, without paths and nulls.
 JAVA_DEFAULTS = """
@@ -152,6 +153,16 @@ def test_settings_are_checked():
 def test_bad_settings_are_refused(name, value):
     with pytest.raises(StoreFormatError, match=name):
         MessageStoreConfig().replace(**{name: value})
+
+
+@pytest.mark.parametrize(
+    "name", ["max_index_num", "delete_when", "broker_ip1", "flush_disk_type", "retention_age"]
+)
+def test_the_type_of_a_setting_counts(name):
+    """It must not be kept for what `isinstance` says of it."""
+    for value in posing():
+        with pytest.raises(StoreFormatError, match=f"{name}=<Mock>: must be"):
+            MessageStoreConfig().replace(**{name: value})
 
 
 def test_getters_that_change_a_value():

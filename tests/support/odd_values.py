@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import array
 import ctypes
+import datetime
 import decimal
 import enum
 import fractions
 import math
+import pathlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 
@@ -108,6 +112,13 @@ class Index:
         return 3
 
 
+def posing() -> list[Any]:
+    """Objects whose attribute `__class__` names a type that they have not."""
+    kinds = (str, int, bytes, bool, float, list, tuple, dict, np.ndarray, np.bool_, np.float64)
+    others = (datetime.datetime, datetime.timedelta, pathlib.Path)
+    return [mock.Mock(spec=kind) for kind in (*kinds, *others)]
+
+
 class FloatIndex(float):
     """A float that claims to be a number of something."""
 
@@ -151,6 +162,7 @@ STRANGERS = [
     odd(lambda: [1], TYPE),
     odd(lambda: {"a": "b"}, TYPE),
     odd(lambda: int, TYPE),
+    *(odd(partial(mock.Mock, spec=kind), TYPE, f"{kind.__name__}()") for kind in (str, int, bytes)),
 ]
 NUMBERS = [
     odd(lambda: 0, 0),
