@@ -174,8 +174,8 @@ def _close_at_exit() -> None:
 
     Registered by the import of the package, so that exit handlers of its users run before.
     """
-    if "pyrocketstore.message_store.default_message_store" in sys.modules:
-        from pyrocketstore.message_store.default_message_store import close_at_exit
+    if "pyrocketstore.message_store.open_stores" in sys.modules:
+        from pyrocketstore.message_store.open_stores import close_at_exit
 
         close_at_exit()
 

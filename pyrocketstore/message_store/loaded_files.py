@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from pyrocketstore.flush.index_flush import IndexFlush
 from pyrocketstore.reading.rocketmq_reads import StoreReads
 from pyrocketstore.recovery.index_gaps import uncovered
@@ -39,3 +41,19 @@ class LoadedFiles(StoreFiles):
         """Return a byte of the log at which its last record may begin; -1 without one."""
         last = int(self.dispatcher.last_phy_offset)
         return self.plan.last_record if last < 0 and self.plan is not None else last
+
+    def close(self) -> None:
+        """Close files and mappings, once no thread writes."""
+        with contextlib.ExitStack() as rest:  # close each one, whatever another one raises
+            rest.callback(self.commit_log.mapped_file_queue.shutdown, 0)
+            rest.callback(self.queue_table.close)
+            # A failed load may not have made these.
+            if "index_service" in self.__dict__:
+                rest.callback(self.index_service.shutdown)
+            if "dispatcher" in self.__dict__:
+                rest.callback(self.dispatcher.set_index_file, None)
+
+    def give_up(self) -> None:
+        """Close what a failed load has opened: the next one finds the same files."""
+        self.commit_log.close()
+        self.close()

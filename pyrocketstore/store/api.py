@@ -254,6 +254,7 @@ class Store(StoreCalls):
         self.message_store.on_dead = self._state.stop_puts
         try:
             self._key_search = self._make_key_search(self.message_store.files)
+            self._log = self.message_store.commit_log
             self._notices: set[str] = set()
             opening.notices.extend(self._new_notices())
             if self.read_only:
@@ -285,7 +286,7 @@ class Store(StoreCalls):
             def install() -> None:
                 store = known()
                 if store is not None and search is not None:
-                    store._key_search = search
+                    store._key_search, store._log = search, fresh.commit_log
 
             return install
 
@@ -621,21 +622,21 @@ class Store(StoreCalls):
         """Return the names of the topics that have a queue, sorted."""
         self._state.check()
         self.message_store.wait_dispatched()
-        return self.message_store.queue_table.topics()
+        return self.message_store.files.queue_table.topics()
 
     def queues(self, topic: str) -> list[int]:
         """Return the queue ids of a topic, sorted."""
         topic = exact_text("topic", topic)
         self._state.check()
         self.message_store.wait_dispatched()
-        return list(self.message_store.queue_table.of_topic(topic))
+        return list(self.message_store.files.queue_table.of_topic(topic))
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         exact_text("topic", topic)
         queue_id = queue_id_of(queue_id)
         self._state.check()
         self.message_store.wait_dispatched()
-        return self.message_store.reads.queues.find(topic, queue_id)
+        return self.message_store.files.reads.queues.find(topic, queue_id)
 
     def min_offset(self, topic: str, queue_id: int = 0) -> int:
         """Return the first queue offset whose message the log still has.
@@ -646,7 +647,7 @@ class Store(StoreCalls):
         """
         with self._state:
             queue = self._queue(topic, queue_id)
-            log = self.message_store.reads.commit_log
+            log = self.message_store.files.reads.commit_log
             log.mapped_file_queue.forget_deleted()
             return queue.first_readable_offset(max(0, log.get_min_offset()))
 
@@ -671,7 +672,7 @@ class Store(StoreCalls):
         timestamp_ms = time_of("timestamp_ms", timestamp_ms)
         with self._state:
             return self._queue(topic, queue_id).lower_bound_by_time(
-                timestamp_ms, self.message_store.reads.commit_log.pickup_store_timestamp
+                timestamp_ms, self.message_store.files.reads.commit_log.pickup_store_timestamp
             )
 
     # ---- reads --------------------------------------------------------------------------------
@@ -898,7 +899,7 @@ class Store(StoreCalls):
         wanted, checked = tags_filter(tags), exact_flag("check_crc", check_crc)
         passing = None if where is None else imported(MATCHING).where_of(where)
         topic = exact_text("topic", topic)
-        if not self.message_store.queue_table.of_topic(topic):
+        if not self.message_store.files.queue_table.of_topic(topic):
             check_topic(topic)  # no put can make it: there would be nothing to wait for
         module = imported("pyrocketstore.store.following")  # few programs follow
         options = module.FollowOptions(
@@ -1153,7 +1154,7 @@ class Store(StoreCalls):
         with self._state:
             if not 0 <= phy_offset <= INT64_MAX:
                 return None
-            self.message_store.commit_log.commit_appended()
+            self._log.commit_appended()
             return self._key_search.message_at(phy_offset)
 
     def get_many(self, phy_offsets: npt.ArrayLike) -> list[MessageExt | None]:
@@ -1170,7 +1171,7 @@ class Store(StoreCalls):
         if given.size and given.dtype.kind not in "iu":
             raise StoreTypeError(f"phy_offsets are of type {given.dtype}, not int64")
         with self._state:
-            self.message_store.commit_log.commit_appended()
+            self._log.commit_appended()
             return self._key_search.messages_at(np.ascontiguousarray(given, np.int64))
 
     def verify(self, progress: Callable[[int, int], None] | None = None) -> VerifyReport:

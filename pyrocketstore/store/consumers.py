@@ -94,7 +94,7 @@ class StoreConsumers:
                 self.offsets.note_unclean_stop()
                 self.subscriptions.note_unclean_stop()
             self._engine.at_clean_stop.append(self.offsets.persist)
-            self._engine.forget_positions = self.offsets.forget_topic
+            self._engine.removals.forget_positions = self.offsets.forget_topic
             ends = (self.offsets.close, self.subscriptions.close, self._waiters.close)
             self._engine.at_end.extend(ends)
             self._loaded = True

@@ -507,15 +507,15 @@ def test_a_commit_beside_a_drop(tmp_path: Path) -> None:
         consumer = store.consumer("g", "t")
         assert len(numbers(consumer)) == 5
         engine = store.message_store
-        forget = engine.forget_positions
+        forget = engine.removals.forget_positions
 
         def forget_then_commit(topic: str) -> None:
             forget(topic)
-            engine.forget_positions = forget
+            engine.removals.forget_positions = forget
             consumer.commit()
             assert [one.position for one in store.consumer_positions()] == [5]
 
-        engine.forget_positions = forget_then_commit
+        engine.removals.forget_positions = forget_then_commit
         remake(store, 8)
         assert store.consumer_positions() == []
 

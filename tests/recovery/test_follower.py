@@ -29,7 +29,7 @@ class Scene:
         self.owner = pyrocketstore.open(root, **TINY_SIZES)
         self.put(5)
         self.reader = pyrocketstore.open(root, read_only=True, **TINY_SIZES)
-        self.follower: Follower = self.reader.message_store.follower
+        self.follower: Follower = self.reader.message_store.reader.follower
 
     def put(self, count: int, topic: str = "t", **more: Any) -> None:
         for _ in range(count):
@@ -155,7 +155,7 @@ def test_an_empty_store_is_followed(tmp_path: Path) -> None:
         pyrocketstore.open(tmp_path, **TINY_SIZES) as owner,
         pyrocketstore.open(tmp_path, read_only=True, **TINY_SIZES) as reader,
     ):
-        follower = reader.message_store.follower
+        follower = reader.message_store.reader.follower
         assert follower.follow()
         owner.put("t", b"body")
         owner.flush()
@@ -168,4 +168,4 @@ def test_ext_units_are_never_followed(tmp_path: Path) -> None:
         owner.put("t", b"body")
         owner.flush()
         with pyrocketstore.open(tmp_path, read_only=True, **settings) as reader:
-            assert not reader.message_store.follower.follow()
+            assert not reader.message_store.reader.follower.follow()

@@ -31,7 +31,7 @@ from pyrocketstore import (
 )
 from pyrocketstore.files import lock_file
 from pyrocketstore.message_store import default_message_store as message_store
-from pyrocketstore.message_store.default_message_store import OPEN_STORES
+from pyrocketstore.message_store.open_stores import OPEN_STORES, Closer
 from pyrocketstore.recovery.plan import make_plan
 from pyrocketstore.system import signal_shield
 from pyrocketstore.system.env import Env
@@ -362,13 +362,13 @@ def test_a_store_whose_drop_was_interrupted_can_be_opened(
 ) -> None:
     """A signal handler that raises where the drop is noticed: CPython drops what it raises."""
 
-    def interrupted(self: object) -> None:
+    def interrupted(self: object, gone: object) -> None:
         raise KeyboardInterrupt
 
     store = pyrocketstore.open(tmp_path)
     store.put("T", b"kept")
     with monkeypatch.context() as patch:
-        patch.setattr(DefaultMessageStore, "note_drop", interrupted)
+        patch.setattr(Closer, "__call__", interrupted)
         patch.setattr("sys.unraisablehook", lambda unraisable: None)
         del store
         gc.collect()
