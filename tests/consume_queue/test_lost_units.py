@@ -18,7 +18,7 @@ import pytest
 
 import pyrocketstore
 from pyrocketstore import StoreIOError
-from pyrocketstore.message_store import default_message_store as message_store
+from pyrocketstore.message_store import loading
 from support.damaged_stores import claim_flushed
 
 pytestmark = pytest.mark.slow
@@ -150,10 +150,10 @@ def test_a_hole_in_a_queue_makes_old_damage_no_end_of_the_log(path: Path) -> Non
 KILL = """
 import os, signal, sys
 import pyrocketstore
-from pyrocketstore.message_store import default_message_store as message_store
+from pyrocketstore.message_store import loading
 from pyrocketstore.recovery import apply as recovery
-module, name = {"plan": (message_store, "make_plan"), "apply": (message_store, "apply_plan"),
-                "replay": (recovery, "replay_plan"), "force": (recovery, "_fsync_again"),
+module, name = {"plan": (loading, "make_plan"), "apply": (loading, "apply_plan"),
+                "replay": (recovery, "replay_plan"), "force": (loading, "fsync_again"),
                 }[sys.argv[2]]
 function = getattr(module, name)
 def die(*arguments):
@@ -198,7 +198,7 @@ def test_a_recovery_that_fails_is_made_again(
         raise StoreIOError(errno.EIO, "pread", "a file of the log")
 
     with monkeypatch.context() as patch:
-        patch.setattr(message_store, step, fail)
+        patch.setattr(loading, step, fail)
         with pytest.raises(StoreIOError, match="pread"):
             pyrocketstore.open(path, **SIZES)
     assert (path / "abort").exists() == (step == "apply_plan")

@@ -32,11 +32,13 @@ from pyrocketstore.index.directory import FoundIndexFile
 from pyrocketstore.index.index_service import FlushIndexFileThread, IndexService
 from pyrocketstore.index.sync_point import SyncPoint
 from pyrocketstore.message_store import default_message_store as message_store
+from pyrocketstore.message_store import loading
 from pyrocketstore.message_store.topic_config import TopicConfigFile
 from pyrocketstore.recovery import apply as recovery
 from pyrocketstore.recovery.plan import RecoveryPlan, make_plan
 from pyrocketstore.store.api import Store
 from pyrocketstore.system.env import Env
+from pyrocketstore.system.life_state import Life
 from support.broken_env import PROTOTYPES
 
 #: Number of programs after which a canary counts as not found.
@@ -112,7 +114,7 @@ def test_a_cut_that_is_a_byte_off(tmp_path: Path, monkeypatch: Patch, error: int
             plan.log_end += error
         return plan
 
-    monkeypatch.setattr(message_store, "make_plan", wrong)
+    monkeypatch.setattr(loading, "make_plan", wrong)
     finds(tmp_path)
 
 
@@ -126,7 +128,7 @@ def test_a_unit_that_is_there_twice(tmp_path: Path, monkeypatch: Patch) -> None:
                 last.append_message(struct.pack(">qiq", *unit))
                 queue.set_end(unit[0] + unit[1])
 
-    monkeypatch.setattr(message_store, "apply_plan", twice)
+    monkeypatch.setattr(loading, "apply_plan", twice)
     finds(tmp_path)
 
 
@@ -178,6 +180,7 @@ def test_a_lock_that_is_taken_after_the_files_are_read(tmp_path: Path, monkeypat
         store._create_directories()
         try:
             store._load_to_write()
+            store.life.move(Life.LOADED)
             store._lock_file.take()
         except BaseException:
             store._give_up()
@@ -210,13 +213,13 @@ def test_an_index_file_that_is_kept_by_its_time_alone(tmp_path: Path, monkeypatc
 
 
 def test_a_queue_whose_first_file_is_not_missed(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(message_store, "make_plan", no_heads(make_plan))
+    monkeypatch.setattr(loading, "make_plan", no_heads(make_plan))
     finds(tmp_path, 17)
 
 
 def test_a_killed_process_whose_work_is_not_flushed(tmp_path: Path, monkeypatch: Patch) -> None:
     """Power cuts find this defect too, but not in every hundred programs."""
-    monkeypatch.setattr(recovery, "_fsync_again", lambda store, plan: None)
+    monkeypatch.setattr(loading, "fsync_again", lambda *arguments: None)
     with pytest.raises(AssertionError, match="each of the four files"):
         open_and_flush(killed(tmp_path / "store"))
 
@@ -260,7 +263,7 @@ def test_a_clean_end_before_the_topics(tmp_path: Path, monkeypatch: Patch) -> No
 
 
 def test_topics_that_a_recovery_does_not_complete(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(message_store.DefaultMessageStore, "_complete_topics", lambda *plan: None)
+    monkeypatch.setattr(loading.Loading, "_complete_topics", lambda *plan: None)
     assert "topics.json" in finds(tmp_path)
 
 

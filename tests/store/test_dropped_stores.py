@@ -30,7 +30,7 @@ from pyrocketstore import (
     StoreStateError,
 )
 from pyrocketstore.files import lock_file
-from pyrocketstore.message_store import default_message_store as message_store
+from pyrocketstore.message_store import loading
 from pyrocketstore.message_store.open_stores import OPEN_STORES, Closer
 from pyrocketstore.recovery.plan import make_plan
 from pyrocketstore.system import signal_shield
@@ -386,7 +386,7 @@ class Interrupted(Exception):
 
 
 class AbandonedOpening:
-    """In place of message_store.make_plan: holds the first opening back, and sends the main thread
+    """In place of loading.make_plan: holds the first opening back, and sends the main thread
     two signals, the second one while it waits for the end of that opening."""
 
     def __init__(self, fails: bool) -> None:
@@ -412,7 +412,7 @@ def abandoned(
 ) -> Iterator[AbandonedOpening]:
     """An opening of the directory `store` whose caller has left it."""
     opening = AbandonedOpening(request.param)
-    monkeypatch.setattr(message_store, "make_plan", opening)
+    monkeypatch.setattr(loading, "make_plan", opening)
 
     def interrupt(*_: object) -> None:
         raise Interrupted

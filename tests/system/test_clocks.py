@@ -19,7 +19,7 @@ import pytest
 
 import pyrocketstore
 from pyrocketstore.files.store_checkpoint import StoreCheckpoint
-from pyrocketstore.recovery import apply as recovery
+from pyrocketstore.message_store import loading
 from pyrocketstore.system.env import Env
 from support.broken_env import broken
 from support.gates import Gate, wait_until
@@ -306,11 +306,11 @@ def test_the_checkpoint_covers_no_index_file_that_is_gone(
     shutil.rmtree(path / "index")
     (path / "abort").touch()
 
-    def copy(store: Any, plan: Any) -> None:
+    def copy(*arguments: Any) -> None:
         """The moment just after the replay."""
         shutil.copytree(path, crashed)
 
-    monkeypatch.setattr(recovery, "_fsync_again", copy)
+    monkeypatch.setattr(loading, "fsync_again", copy)
     with stopped_clock(path, [0], max_index_num=500):
         monkeypatch.undo()
     (index,) = (crashed / "index").iterdir()
