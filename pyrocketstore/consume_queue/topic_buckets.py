@@ -13,7 +13,7 @@ BUCKETS = 256
 
 def bucket_of(topic: str) -> int:
     """Return the number of a topic's bucket."""
-    return zlib.crc32(topic.encode("utf-8", "surrogateescape")) % BUCKETS
+    return zlib.crc32(topic.encode("utf-8", "surrogatepass")) % BUCKETS
 
 
 class TopicBuckets:

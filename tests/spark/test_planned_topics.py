@@ -5,7 +5,10 @@ and units of a topic; remove directories of queues; note which queues are loaded
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +35,9 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pyrocketstore.spark.options import StorePlace, read_options
 from pyrocketstore.spark.plan.batch import plan
-from pyrocketstore.spark.plan.snapshot import StoreSnapshot
+from pyrocketstore.spark.plan.open_snapshot import open_snapshot
 from pyrocketstore.spark.read.units import RangeUnits
+from pyrocketstore.spark.task_types import DataLossError
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")
 
@@ -74,22 +78,41 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[Made, Made, dict[s
     return made, other, roots
 
 
-def planned(root: Path, made: Made, topics: set[str] | None) -> Planned | str:
-    """The range and units of each queue of TOPIC; the error of a store that cannot be opened."""
-    options = read_options({"path": str(root), "topics": TOPIC})
-    found = {}
+def planned(
+    root: Path, made: Made, topics: set[str] | None, **words: str
+) -> tuple[Planned | str, list[str]]:
+    """The range and units of each queue of TOPIC, or the error of a store that cannot be planned;
+    and the warnings."""
+    words = {"path": str(root), "topics": TOPIC, "brokerConf": str(made.conf)} | words
+    options = read_options(words)
+    found: Planned = {}
+    with caught() as warnings:
+        try:
+            with open_snapshot(StorePlace("b", str(root)), options, topics) as snapshot:
+                for queue in snapshot.queues(options):
+                    whole = snapshot.whole_range(queue)
+                    units = RangeUnits(snapshot.store.env, whole, fail_on_data_loss=False)
+                    read = units.read(whole.start, whole.stop)
+                    rest = read.phy_offset.tolist(), read.size.tolist()
+                    if whole.stop:
+                        found[queue.topic, queue.queue_id] = (whole.start, whole.stop, *rest)
+        except (StoreError, DataLossError) as error:
+            return f"{type(error).__name__}: {error}", warnings
+    return found, warnings
+
+
+@contextlib.contextmanager
+def caught() -> Iterator[list[str]]:
+    """Collect the warnings of planning."""
+    found: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("pyrocketstore.spark")
+    logger.addHandler(handler)
     try:
-        with StoreSnapshot(StorePlace("b", str(root)), str(made.conf), "skip", topics) as snapshot:
-            for queue in snapshot.queues(options):
-                whole = snapshot.whole_range(queue)
-                units = RangeUnits(snapshot.store.env, whole, fail_on_data_loss=False)
-                read = units.read(whole.start, whole.stop)
-                rest = read.phy_offset.tolist(), read.size.tolist()
-                if whole.stop:
-                    found[queue.topic, queue.queue_id] = (whole.start, whole.stop, *rest)
-    except StoreError as error:
-        return type(error).__name__
-    return found
+        yield found
+    finally:
+        logger.removeHandler(handler)
 
 
 @pytest.mark.parametrize("name", mostly_slow(NAMES, 3))
@@ -104,7 +127,9 @@ def test_one_topic_is_planned_as_with_all(
         root = tmp_path / f"{number}"
         shutil.copytree(roots[state], root)
         do_damage(path_of(root, pattern, which), path_of(other.root, pattern, which), damage)
-        assert planned(root, made, {TOPIC}) == planned(root, made, None), (name, damage, state)
+        for words in ({}, {"onCorrupt": "skip", "failOnDataLoss": "false"}):
+            whole = planned(root, made, None, **words)
+            assert planned(root, made, {TOPIC}, **words) == whole, (name, damage, state)
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -120,7 +145,7 @@ def test_removed_queues_are_planned_from_the_log(
             shutil.rmtree(path)
     found = planned(root, made, {TOPIC})
     assert found == planned(root, made, None)
-    assert len(found) == 2
+    assert len(found[0]) == 2
 
 
 def test_the_queues_of_other_topics_are_not_read(

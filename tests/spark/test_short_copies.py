@@ -304,11 +304,11 @@ def test_sizes_are_detected_again_where_a_store_creates_its_first_files(root, mo
 def test_a_file_that_goes_while_it_is_planned_is_listed_again(root, monkeypatch):
     failed = []
 
-    def open_later(place, options):
+    def open_later(place, options, topics):
         if len(failed) < 3:
             failed.append(place)
             raise StoreIOError(2, "open", "gone")
-        return open_snapshot(place, options)
+        return open_snapshot(place, options, topics)
 
     monkeypatch.setattr("pyrocketstore.spark.plan.batch.open_snapshot", open_later)
     assert rows(root) == everything()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from pyrocketstore.display import logger
-from pyrocketstore.errors import StoreIOError
+from pyrocketstore.errors import StoreCorruptionError, StoreIOError
 from pyrocketstore.spark.options import SourceOptions, StorePlace
 from pyrocketstore.spark.plan.losses import find_losses, is_stale
 from pyrocketstore.spark.plan.snapshot import StoreSnapshot
@@ -52,8 +53,30 @@ def open_snapshot(
 
     Raises DataLossError where files are known to be lost; the exceptions of StoreSnapshot.
     """
+    found = None if topics is None else _intact_snapshot(place, options, topics)
+    return _whole_snapshot(place, options) if found is None else found
+
+
+def _intact_snapshot(
+    place: StorePlace, options: SourceOptions, topics: Collection[str]
+) -> StoreSnapshot | None:
+    """Open a store for some topics; None where it is damaged, or may have lost something: then the
+    units of all queues decide what is lost."""
+    with contextlib.ExitStack() as unless_returned:
+        try:
+            snapshot = StoreSnapshot(place, options.broker_conf, options.on_corrupt, topics)
+        except StoreCorruptionError:
+            return None
+        unless_returned.callback(snapshot.close)
+        if snapshot.is_damaged or is_stale(snapshot) or find_losses(snapshot, options):
+            return None
+        unless_returned.pop_all()
+        return snapshot
+
+
+def _whole_snapshot(place: StorePlace, options: SourceOptions) -> StoreSnapshot:
     for number in range(LOSS_TRIES):
-        snapshot = StoreSnapshot(place, options.broker_conf, options.on_corrupt, topics)
+        snapshot = StoreSnapshot(place, options.broker_conf, options.on_corrupt)
         try:
             is_last = number + 1 == LOSS_TRIES
             again = not is_last and is_stale(snapshot)

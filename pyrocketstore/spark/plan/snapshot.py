@@ -71,7 +71,8 @@ class StoreSnapshot:
             if on_corrupt == "fail":
                 self.close()
                 raise error
-            LOG.warning("rocketmq-store continues after damage: %s", error)
+            if topics is None:  # else the store is opened again, with all
+                LOG.warning("rocketmq-store continues after damage: %s", error)
 
     def _loaded(self, env: Env, given: MessageStoreConfig) -> DefaultMessageStore:
         """Load the store. The file sizes are detected again where a new store created its first
@@ -95,6 +96,15 @@ class StoreSnapshot:
                     raise error
                 unless_returned.pop_all()
                 return store
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether recovery has found more than the unfinished end of a killed store."""
+        plan = self.store.plan
+        if plan is None:
+            return False
+        found = plan.broken, plan.damaged, plan.mismatched, plan.repairs, plan.missing_first_file
+        return any(found) or any(queue.cut_short for queue in self.store.consume_queues())
 
     def _breach(self) -> StoreCorruptionError:
         """Return an error for the position where recovery ends the log."""
