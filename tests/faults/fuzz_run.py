@@ -41,6 +41,8 @@ from support.seed import SEED  # noqa: E402
 IS_ASAN = "libasan" in os.environ.get("LD_PRELOAD", "")
 #: Limits of one mutant: seconds of processor time, and of real time.
 CPU_LIMIT_S, HANG_LIMIT_S = (5.0, 120.0) if IS_ASAN else (1.0, 60.0)
+#: Seconds of processor time of the first mutant of a kind, which imports what the kind needs.
+WARM_LIMIT_S = 10.0
 #: Limits of a worker's memory above its size at the start, in bytes. Some buffers have 2.6 MB and
 #: are decoded three times, which needs more than 80 MiB. Stores have a few KB, but verify reserves
 #: columns for a chunk of a large one.
@@ -67,9 +69,9 @@ class Note:
         self.map[:] = text.encode()[:NOTE_SIZE].ljust(NOTE_SIZE, b"\0")
 
 
-def watch() -> None:
+def watch(limit_s: float = CPU_LIMIT_S) -> None:
     """Restart both watchdogs, whose signals end the process."""
-    signal.setitimer(signal.ITIMER_PROF, CPU_LIMIT_S)
+    signal.setitimer(signal.ITIMER_PROF, limit_s)
     signal.setitimer(signal.ITIMER_REAL, HANG_LIMIT_S)
 
 
@@ -136,7 +138,8 @@ class Worker:
         room = KERNEL_ROOM if self.layer == "kernels" else STORE_ROOM
         for i in range(len(self.kernels)):  # lazily made objects exist before memory is measured
             with contextlib.suppress(AssertionError):
-                self.one(self.kernels[i], f"{self.kernels[i].name}:{self.seed}:warm{i}")
+                name = f"{self.kernels[i].name}:{self.seed}:warm{i}"
+                self.one(self.kernels[i], name, WARM_LIMIT_S)
                 if self.layer != "kernels":
                     self.kernels[i].warm()
         pyarrow.array([0])  # Arrow's allocator reserves address space when it is first used
@@ -165,9 +168,9 @@ class Worker:
             "notes": [kernel.note() for kernel in self.kernels if hasattr(kernel, "note")],
         }
 
-    def one(self, kernel: Any, name: str) -> None:
+    def one(self, kernel: Any, name: str, limit_s: float = CPU_LIMIT_S) -> None:
         self.note.set(name)
-        watch()
+        watch(limit_s)
         self.counts[kernel.name] += 1
         mutant = kernel.make(random.Random(name))
         try:
