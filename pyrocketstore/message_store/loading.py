@@ -166,9 +166,10 @@ class Loading:
 
     def _before_changes(self, plan: RecoveryPlan) -> None:
         """Note what an opening for writing has not reported to its caller."""
+        notices = self.files.loss_notices
         begin = "an opening for writing ended before it could warn, and the next one warns again"
         try:
-            plan.loss_notices = [f"{begin}: {text}" for text in self.files.loss_notices.read()]
+            plan.loss_notices = [f"{notices.path}: {begin}: {text}" for text in notices.read()]
         except StoreIOError as error:  # no other file depends on it
             LOG.warning("warnings of lost messages cannot be read: %s", error)
 

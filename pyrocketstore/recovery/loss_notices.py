@@ -27,12 +27,12 @@ class LossNotices:
 
     def __init__(self, env: Env, root: str) -> None:
         self._env = env
-        self._path = f"{root}/{LOST_MESSAGES}"
+        self.path = f"{root}/{LOST_MESSAGES}"
 
     def read(self) -> list[str]:
         """Return the warnings, oldest first."""
         try:
-            data = self._env.read_file(self._path, size=_SIZE_MAX)
+            data = self._env.read_file(self.path, size=_SIZE_MAX)
         except StoreIOError as error:
             if error.errno == errno.ENOENT:
                 return []
@@ -43,7 +43,7 @@ class LossNotices:
     def write(self, texts: list[str]) -> None:
         """Replace the warnings. Durability: on return; a crash leaves the old or the new ones."""
         lines = [text + "\n" for text in texts]
-        self._env.write_file(self._path, "".join(lines).encode("utf-8", "surrogateescape"))
+        self._env.write_file(self.path, "".join(lines).encode("utf-8", "surrogateescape"))
 
     def forget(self, texts: list[str]) -> None:
         """Drop some warnings, and the file with its last one. Durability: as `write`."""
@@ -52,4 +52,4 @@ class LossNotices:
         if left and left != before:
             self.write(left)
         elif before and not left:
-            self._env.remove(self._path)
+            self._env.remove(self.path)
