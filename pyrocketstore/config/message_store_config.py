@@ -421,15 +421,20 @@ class MessageStoreConfig:
     def at_root(self, root: str | Path) -> MessageStoreConfig:
         """Return a copy for a store in `root`, which may differ from the configured root.
 
-        A single commit log path below the old root becomes `root/commitlog`. Several paths keep
-        their path relative to the root. A path outside of the old root does not change.
+        A single commit log path below the old root becomes `root/commitlog`, unless it is below
+        `root` too. Several paths keep their path relative to the root. A path outside of the old
+        root does not change.
         """
         root = _path_text(root, "root")
         log_path, read_only = self.store_path_commit_log, self.read_only_commit_log_store_paths
         if self.is_multi_path:
             log_path = _moved_paths(log_path, self.store_path_root_dir, root)
             read_only = _moved_paths(read_only, self.store_path_root_dir, root)
-        elif log_path is not None and _is_below(log_path, self.store_path_root_dir):
+        elif (
+            log_path is not None
+            and _is_below(log_path, self.store_path_root_dir)
+            and not _is_below(log_path, root)
+        ):
             log_path = None
         return dataclasses.replace(
             self,

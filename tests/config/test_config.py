@@ -253,6 +253,9 @@ def test_root_wins_over_the_file(tmp_path):
     assert (
         at("storePathRootDir=/old\nstorePathCommitLog=/older/log").commit_log_path == "/older/log"
     )
+    named = at("storePathRootDir=/new\nstorePathCommitLog=/new/logs")
+    assert named.commit_log_path == "/new/logs", "the directory is the one that the file names"
+    assert at("storePathRootDir=/\nstorePathCommitLog=/new/logs").commit_log_path == "/new/logs"
     assert at(f"storePathCommitLog={home}/store/commitlog").commit_log_path == "/new/commitlog"
     assert at("storePathCommitLog=/a,/b").commit_log_paths == ("/a", "/b")
 
