@@ -92,20 +92,16 @@ class TopicRemoval(NamedTuple):
         begun. Raises StoreError; the call may be repeated. A file of positions that cannot be read
         refuses it before anything is removed.
         """
-        store = self.store
         self.read_positions()
         proof = self._flushed_end()
         if proof is not None:
             self._put(topic, proof.phy_offset + proof.size, proof, is_dropping=True)
         self._forget(topic)
-        end, guess = self._remove_queues(topic)
+        proof = self._remove_queues(topic)
         self.forget_positions(topic)  # those of commits that still saw the queues
         self._flush_removal(topic)
-        if end > 0:
-            self.flush_log()
-            proof = last_record_before(store.env, store.commit_log, end, guess)
-            if proof is not None:  # otherwise no message is left that could come back
-                self._put(topic, proof.phy_offset + proof.size, proof, is_dropping=False)
+        if proof is not None:  # otherwise no message is left that could come back
+            self._put(topic, proof.phy_offset + proof.size, proof, is_dropping=False)
 
     def trim(self, topic: str, before_ms: int) -> Trimmed:
         """Remove the messages of a topic that were stored before `before_ms` (Unix ms), and the
@@ -193,11 +189,13 @@ class TopicRemoval(NamedTuple):
         self.flush_log()
         return record_proof(log, last) or last_record_before(store.env, log, end, self.guess())
 
-    def _remove_queues(self, topic: str) -> tuple[int, int]:
+    def _remove_queues(self, topic: str) -> RecordProof | None:
         """Destroy the queues of a topic while puts wait.
 
-        Returns the end of the log, which the removed messages are before, and where its last record
-        may begin.
+        The file has the minimum before, because the next put begins the queues again at 0: after a
+        kill, messages that were put since `drop` was called would have the offsets of both.
+
+        Returns the last record of the log, up to which the removed messages are; None without one.
         """
         store, log = self.store, self.store.commit_log
         assert self.dispatch is not None
@@ -206,15 +204,19 @@ class TopicRemoval(NamedTuple):
         try:
             self.dispatch.wait_appended()
             with self.dispatch.paused():
-                end, guess = log.get_appended_offset(), self.guess()
+                end, proof = log.get_appended_offset(), None
                 if end > 0:
+                    self.flush_log()
+                    proof = last_record_before(store.env, log, end, self.guess())
+                    if proof is not None:
+                        self._put(topic, proof.phy_offset + proof.size, proof, is_dropping=True)
                     store.set_min_offsets({**log.min_offsets.by_topic(), topic: end})
                 for queue_id in store.queue_table.of_topic(topic):
                     remove_queue(store, topic, queue_id)
                 self._remove_directories(topic)
         finally:
             log.core.release()
-        return end, guess
+        return proof
 
     def _remove_directories(self, topic: str) -> None:
         """Remove the directories of a topic if they are empty."""

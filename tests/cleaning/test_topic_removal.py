@@ -27,6 +27,7 @@ from pyrocketstore import (
     StoreTypeError,
     UnknownTopicError,
 )
+from pyrocketstore.cleaning.topic_removal import TopicRemoval
 from pyrocketstore.commit_log import topic_min_offset_file
 from pyrocketstore.commit_log._scan import TopicMinOffsets
 from pyrocketstore.system.env import Env
@@ -319,6 +320,37 @@ def test_an_interrupted_drop_is_completed(tmp_path: Path, name: str, number: int
                 assert not (killed / FILE).exists()
                 assert len(bodies(store, "gone")) == len(bodies(store, "kept")) == 30
                 assert_whole(store)
+
+
+def test_puts_during_a_drop_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are removed or readable: no message is in the log behind the topic's minimum, with an
+    offset of the removed queue."""
+    root, killed = tmp_path / "store", tmp_path / "killed"
+    forget, flush = TopicRemoval._forget, TopicRemoval._flush_removal
+
+    def forget_and_put(self: TopicRemoval, topic: str) -> None:
+        forget(self, topic)
+        for number in range(5):
+            store.put(topic, b"during %d" % number, keys="during")
+
+    def put_and_copy(self: TopicRemoval, topic: str) -> None:
+        store.put(topic, b"after", keys="after")
+        store.wait_dispatched()
+        shutil.copytree(root, killed, ignore=lambda *_: {"lock"})
+        flush(self, topic)
+
+    monkeypatch.setattr(TopicRemoval, "_forget", forget_and_put)
+    monkeypatch.setattr(TopicRemoval, "_flush_removal", put_and_copy)
+    with pyrocketstore.open(root, **SIZES) as store:
+        fill(store)
+        store.drop_topic("gone")
+    monkeypatch.undo()
+    for directory in (root, killed):
+        with pyrocketstore.open(directory, **SIZES) as store:
+            assert [message.body for message in store.read("gone", None)] == [b"after"]
+            assert not store.query("gone", "during")
+            assert [message.body for message in store.query("gone", "after")] == [b"after"]
+            assert store.verify().ok
 
 
 def test_a_queue_that_cannot_be_deleted_is_empty(tmp_path: Path) -> None:
