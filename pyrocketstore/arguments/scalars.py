@@ -189,6 +189,18 @@ def entries_of(what: str, value: Any, wanted: str) -> Iterator[Any]:
         raise StoreTypeError(f"{what} must be {wanted}, not {kind}") from None
 
 
+def texts_of(what: str, values: Any) -> list[str]:
+    """The entries of an iterable of str, called `what`, as exact str. Raises StoreTypeError."""
+    kind = type(values)
+    if issubclass(kind, (str, bytes, bytearray, memoryview)):
+        raise StoreTypeError(f"{what} must be an iterable of str, not {kind.__name__}")
+    try:
+        entries = iter(values)
+    except TypeError:
+        raise StoreTypeError(f"{what} must be an iterable of str, not {kind.__name__}") from None
+    return [exact_text(f"an entry of {what}", entry) for entry in entries]
+
+
 def is_encodable(text: str) -> bool:
     """Whether a text holds no lone surrogate."""
     try:

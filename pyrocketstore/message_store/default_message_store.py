@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, TypeVar
 
-from pyrocketstore.arguments.scalars import exact_int64
+from pyrocketstore.arguments.scalars import exact_int64, texts_of
 from pyrocketstore.commit_log._puts import PutMessageResult
 from pyrocketstore.config.message_store_config import BrokerRole, MessageStoreConfig
 from pyrocketstore.consume_queue.topic_buckets import TopicBuckets
@@ -25,6 +25,7 @@ from pyrocketstore.dispatch.reput import ReputMessageService
 from pyrocketstore.display import logger
 from pyrocketstore.errors import (
     StoreError,
+    StoreFormatError,
     StoreStateError,
     StoreTypeError,
     without_frames,
@@ -107,7 +108,8 @@ class DefaultMessageStore(ReadCalls, RemovalCalls):
         message once it can be read from its queue, and for each further queue that it names
     broker_stats_manager : BrokerStatsManager or None, counts puts, gets and deliveries
     only_topics : collection of str, or None: the topics that are to be read from a read-only store.
-        Others may be missing in it, and `refresh` raises StoreStateError
+        Others may be missing in it, and `refresh` raises StoreStateError. A writable store refuses
+        it: StoreFormatError
 
     The thread of ReputMessageService calls the listener, for each message that was put since
     `start`, in the order of the log; not on a SLAVE. Its exceptions are logged. While it runs,
@@ -148,7 +150,9 @@ class DefaultMessageStore(ReadCalls, RemovalCalls):
         self._broker_stats = broker_stats_manager
         self._engine: DefaultMessageStore = object.__new__(type(self))
         self._engine.__dict__ = self.__dict__
-        only = None if only_topics is None or not read_only else TopicBuckets(only_topics)
+        only = None if only_topics is None else TopicBuckets(texts_of("only_topics", only_topics))
+        if only is not None and not read_only:
+            raise StoreFormatError("only_topics: a store that is open for writing needs all topics")
         self._engine._make_parts(config.absolute(), env, read_only, on_new_queue, cleans, only)
         self.program_dispatch = ProgramDispatch(self.config, message_arriving_listener)
         # Called while the engine is open: OPEN_STORES has it then.

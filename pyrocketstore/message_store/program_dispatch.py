@@ -26,7 +26,7 @@ __all__ = ["ProgramDispatch"]
 
 
 class ProgramDispatch:
-    """What a program is told of each message, and up to where messages are dispatched.
+    """The calls of a program for each message, and the end up to which messages are dispatched.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ from pyrocketstore.record.message import (
     settle,
 )
 from pyrocketstore.results import PutMessageStatus
-from pyrocketstore.system.life_state import LifeState, set_by_start
+from pyrocketstore.system.life_state import Life, LifeState, set_by_start
 from pyrocketstore.system.signal_shield import shielded
 
 #: 4.9.3's number of free buffers without a pool.
@@ -241,7 +241,13 @@ class PutCalls:
         self._check_flushable()
         return shielded(self.services.log_flush.flush_to_end)
 
+    def _refuse_copy(self) -> None:
+        """Raise StoreStateError in a forked child, which has no thread of the store."""
+        if self.life.now is Life.FORKED:
+            raise StoreStateError(f"{self.root}: the store is {self.life.now.value}")
+
     def _check_flushable(self) -> None:
+        self._refuse_copy()
         if self.read_only:
             raise StoreStateError(f"{self.root}: the store is open read-only: nothing to flush")
 
@@ -340,6 +346,7 @@ class PutCalls:
         StoreTypeError, StoreFormatError: not a valid number.
         """
         seconds = None if timeout is None else timeout_of(timeout)
+        self._refuse_copy()
         if (
             self.read_only
             or self.files.dispatcher.position >= self.files.commit_log.core.appended_end

@@ -26,7 +26,7 @@ __all__ = ["ReadOnlyFiles"]
 
 
 class ReadOnlyFiles:
-    """What a read-only store does in place of a writer's opening, locking and services.
+    """Loads the files of a read-only store, and finds what their owner has written since.
 
     Parameters
     ----------

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from pyrocketstore.arguments.scalars import (
-    exact_int64,
-    exact_text,
-)
+from pyrocketstore.arguments.scalars import exact_int64, exact_text, texts_of
 from pyrocketstore.cleaning.retention import Trimmed
 from pyrocketstore.cleaning.topic_removal import check_removable
 from pyrocketstore.display import shown
 from pyrocketstore.errors import (
     StoreFormatError,
     StoreStateError,
-    StoreTypeError,
 )
 from pyrocketstore.message_store.loaded_files import LoadedFiles
 from pyrocketstore.message_store.program_dispatch import ProgramDispatch
@@ -34,10 +30,7 @@ class RemovalCalls(PutCalls):
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#cleanUnusedTopic.
         """
-        if isinstance(topics, str | bytes) or not isinstance(topics, Iterable):
-            kind = type(topics).__name__
-            raise StoreTypeError(f"topics must be an iterable of str, not {kind}")
-        kept = [exact_text("a topic", topic) for topic in topics]
+        kept = texts_of("topics", topics)
         self.program_dispatch.refuse_call()
         self.removals.clean_unused_topic(kept)
         return 0
@@ -108,7 +101,7 @@ class RemovalCalls(PutCalls):
         Raises StoreStateError when the store is not started, StoreError for a file that cannot be
         read or deleted.
         """
-        return self.removals.trim(before_ms)
+        return self.removals.trim(exact_int64("before_ms", before_ms))
 
     def check_started(self) -> None:
         """Raise StoreStateError unless the store is open for writing and its services run."""

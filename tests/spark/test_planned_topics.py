@@ -16,7 +16,7 @@ import pytest
 
 import pyrocketstore
 from pyrocketstore.consume_queue.topic_buckets import bucket_of
-from pyrocketstore.errors import StoreError, StoreStateError
+from pyrocketstore.errors import StoreError, StoreFormatError, StoreStateError, StoreTypeError
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 from pyrocketstore.recovery import clean_stop
 from support.damage_table import (
@@ -185,6 +185,16 @@ def test_a_store_for_some_topics(
             store.refresh()
     finally:
         store.shutdown()
+
+
+def test_odd_topics_are_refused(tmp_path: Path) -> None:
+    config = pyrocketstore.MessageStoreConfig().at_root(str(tmp_path))
+    for odd in ("t", b"t", 5, object(), [5], [None], [b"t"]):
+        with pytest.raises(StoreTypeError, match="only_topics"):
+            DefaultMessageStore(config, read_only=True, only_topics=odd)  # type: ignore[arg-type]
+    with pytest.raises(StoreFormatError, match="needs all topics"):
+        DefaultMessageStore(config, only_topics=["t"])
+    DefaultMessageStore(config, read_only=True, only_topics={"t", "\ud800"})
 
 
 def test_a_clean_stop_of_an_earlier_version_is_ignored(

@@ -83,6 +83,34 @@ def test_after_a_fork_the_copy_is_dead(tmp_path):
         assert store.verify().ok
 
 
+def test_a_copy_waits_for_no_dispatch(tmp_path):
+    """The child has no thread that dispatches what the parent had put."""
+    result = run(
+        """
+        warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside threads
+        store = open_store()
+        engine = store.message_store
+        with engine.dispatch_paused():
+            store.put("T", b"x")
+            child = os.fork()
+            if child == 0:
+                refused = 0
+                for call in (engine.wait_dispatched, engine.flush, engine.flush_all):
+                    try:
+                        call()
+                    except StoreStateError:
+                        refused += 1
+                os._exit(0 if refused == 3 else 1)
+            assert os.waitpid(child, 0)[1] == 0
+        store.close()
+        print("ok")
+        """,
+        tmp_path / "store",
+        Path(__file__).parent.parent,
+    )
+    assert result.stdout == "ok\n"
+
+
 # ---- opened twice -------------------------------------------------------------------------------
 
 
