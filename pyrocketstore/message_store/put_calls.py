@@ -10,11 +10,7 @@ from pyrocketstore.arguments.read_arguments import timeout_of
 from pyrocketstore.arguments.scalars import exact_int64
 from pyrocketstore.commit_log._puts import PutMessageResult
 from pyrocketstore.dispatch.reput import ReputMessageService
-from pyrocketstore.errors import (
-    PutError,
-    StoreStateError,
-    without_frames,
-)
+from pyrocketstore.errors import PutError, StoreStateError, without_frames
 from pyrocketstore.files.allocate_mapped_file_service import AllocateMappedFileService
 from pyrocketstore.files.transient_store_pool import TransientStorePool
 from pyrocketstore.message_store.encoded_puts import PutResults

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyrocketstore.arguments.read_arguments import (
-    check_filter,
-    queue_of,
-    range_of,
-    unit_of,
-)
-from pyrocketstore.arguments.scalars import (
-    exact_int64,
-    exact_text,
-    whole_number,
-)
+from pyrocketstore.arguments.read_arguments import check_filter, queue_of, range_of, unit_of
+from pyrocketstore.arguments.scalars import exact_int64, exact_text, whole_number
 from pyrocketstore.commit_log.log import CommitLog
 from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.consume_queue.queue import ConsumeQueue

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from pyrocketstore.arguments.scalars import exact_int64, exact_text, texts_of
 from pyrocketstore.cleaning.retention import Trimmed
 from pyrocketstore.cleaning.topic_removal import check_removable
 from pyrocketstore.display import shown
-from pyrocketstore.errors import (
-    StoreFormatError,
-    StoreStateError,
-)
-from pyrocketstore.message_store.loaded_files import LoadedFiles
+from pyrocketstore.errors import StoreFormatError, StoreStateError
 from pyrocketstore.message_store.program_dispatch import ProgramDispatch
 from pyrocketstore.message_store.put_calls import PutCalls
 from pyrocketstore.record.message import LMQ_PREFIX
@@ -116,10 +112,3 @@ class RemovalCalls(PutCalls):
         if not self.life.is_started or self.services.clean_commit_log is None:
             raise StoreStateError("the store is not started, or was opened with cleans=False")
         self.services.clean_commit_log.execute_delete_files_manually()
-
-
-OnReload = Callable[[LoadedFiles], Callable[[], None]]
-
-
-def _ignore(fresh: LoadedFiles) -> Callable[[], None]:
-    return lambda: None
