@@ -21,6 +21,7 @@ import pytest
 
 import pyrocketstore
 from pyrocketstore import DefaultMessageStore, MessageStoreConfig, StoreError
+from pyrocketstore.recovery.store_files import StoreFiles
 from pyrocketstore.system.env import Env
 from support.broken_env import PROTOTYPES, broken
 from support.gates import Gate, wait_until
@@ -152,11 +153,11 @@ def test_a_load_that_fails_behind_the_replay_leaves_nothing_behind(
     """The replay has filled index files, which a thread forces."""
     path = shutil.copytree(killed, tmp_path / "store")
 
-    def fail(self: DefaultMessageStore) -> None:
+    def fail(self: StoreFiles) -> None:
         raise StoreError if error is StoreError else KeyboardInterrupt from error()
 
     with monkeypatch.context() as patch:
-        patch.setattr(DefaultMessageStore, "recover_topic_queue_table", fail)
+        patch.setattr(StoreFiles, "recover_topic_queue_table", fail)
         fail_often(path, lambda: pyrocketstore.open(path, **SMALL_INDEX))
     with pyrocketstore.open(path, **SMALL_INDEX) as store:
         assert len(list(store.read("T"))) == 2000

@@ -21,6 +21,7 @@ import pyrocketstore
 from pyrocketstore.errors import DamagedMessageError, StoreIOError, StoreWarning
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 from pyrocketstore.recovery.loss_notices import LOST_MESSAGES, LossNotices
+from pyrocketstore.recovery.store_files import StoreFiles
 from pyrocketstore.system.env import Env
 from support.damaged_stores import claim_flushed
 from support.seed import SEED
@@ -271,12 +272,12 @@ def test_groups_read_what_is_put_after_a_lost_end(
     known = {"t@g": {0: 20}, "t@h": {0: end - 1}, "gone@g": {3: 7}, "u@g": {0: -1}}
     path.write_text(json.dumps({"offsetTable": known}))
 
-    def interrupt(engine: DefaultMessageStore) -> None:
+    def interrupt(files: StoreFiles) -> None:
         raise KeyboardInterrupt
 
     if interrupted:  # once the queues are cut
         with monkeypatch.context() as patch:
-            patch.setattr(DefaultMessageStore, "recover_topic_queue_table", interrupt)
+            patch.setattr(StoreFiles, "recover_topic_queue_table", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 pyrocketstore.open(tmp_path, **PLAIN)
         assert json.loads(path.read_text()) == json.loads(json.dumps({"offsetTable": known}))
