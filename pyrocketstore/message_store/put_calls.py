@@ -342,10 +342,8 @@ class PutCalls:
         StoreTypeError, StoreFormatError: not a valid number.
         """
         seconds = None if timeout is None else timeout_of(timeout)
-        self._refuse_copy()
-        if (
-            self.read_only
-            or self.files.dispatcher.position >= self.files.commit_log.core.appended_end
-        ):
+        files = self.files
+        if self.read_only or files.dispatcher.position >= files.commit_log.core.appended_end:
             return True
+        self._refuse_copy()
         return self.reput_service.wait_appended(seconds)
