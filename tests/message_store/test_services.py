@@ -78,6 +78,15 @@ def test_threads_follow_the_settings(
     assert not any(service.is_alive for service in scene.services.all())
 
 
+def test_a_reader_has_no_services(tmp_path: Path) -> None:
+    pyrocketstore.open(tmp_path, **SIZES).close()
+    with pyrocketstore.open(tmp_path, read_only=True, **SIZES) as store:
+        with pytest.raises(StoreStateError, match="read-only"):
+            store.message_store.start()
+        with pytest.raises(StoreStateError, match="not started"):
+            _ = store.message_store.services
+
+
 class Dying(ServiceThread):
     def run(self) -> None:
         raise ValueError("odd")
