@@ -9,7 +9,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from pyrocketstore.arguments.scalars import exact_int64, texts_of
 from pyrocketstore.commit_log._puts import PutMessageResult
@@ -53,7 +53,6 @@ from pyrocketstore.message_store.topic_config import TopicConfigFile
 from pyrocketstore.record._text import string_to_properties
 from pyrocketstore.record.message import (
     PROPERTY_DELAY_TIME_LEVEL,
-    MessageExtBatch,
     MessageExtBrokerInner,
     parse_java_int,
 )
@@ -82,9 +81,6 @@ if TYPE_CHECKING:
     from pyrocketstore.message_store.broker_stats import BrokerStatsManager
 
 LOG = logger(__name__)
-
-Putable = TypeVar("Putable", MessageExtBrokerInner, MessageExtBatch)
-Removed = TypeVar("Removed")
 
 #: Interval of checks whether the wait for another thread's close was abandoned (s).
 LOOK_S = 0.1

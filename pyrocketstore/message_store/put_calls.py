@@ -329,7 +329,7 @@ class PutCalls:
 
     def dispatch_behind_bytes(self) -> int:
         """Return the bytes of the log that are not dispatched yet."""
-        return self.files.commit_log.get_max_offset() - int(self.files.dispatcher.position)
+        return self.files.dispatch_behind_bytes()
 
     def dispatch_paused(self) -> AbstractContextManager[None]:
         """Dispatch nothing inside of a `with` block."""

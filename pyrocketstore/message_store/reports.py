@@ -72,7 +72,7 @@ class StoreReports:
             get_miss_tps=rates["miss"],
             get_transfered_tps=rates["transfered"],
             dispatch_max_buffer=0,
-            dispatch_behind_bytes=log.get_max_offset() - int(self.files.dispatcher.position),
+            dispatch_behind_bytes=self.files.dispatch_behind_bytes(),
             page_cache_lock_time_mills=log.core.lock_time_ms(),
             commit_log_min_offset=log.get_min_offset(),
             commit_log_max_offset=log.get_max_offset(),

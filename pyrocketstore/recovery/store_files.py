@@ -137,6 +137,10 @@ class StoreFiles:
         unit = None if newest is None else newest.reader.last_unit()
         return 0 if unit is None else max(0, self.commit_log.pickup_store_timestamp(*unit[:2]))
 
+    def dispatch_behind_bytes(self) -> int:
+        """Return the bytes of the log that are not dispatched yet."""
+        return self.commit_log.get_max_offset() - int(self.dispatcher.position)
+
     def set_min_offsets(self, table: Mapping[str, int]) -> None:
         """Have dispatch, scans and queues use {topic: byte of the log}, before which its messages
         are removed, from now on; only while nothing is dispatched. Raises StoreIOError."""
