@@ -12,7 +12,7 @@ import pyrocketstore
 from pyrocketstore import Store
 from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE as UNIT
 from pyrocketstore.spark.options import STREAM, read_options
-from pyrocketstore.spark.plan.live_queues import LiveQueues
+from pyrocketstore.spark.plan.stream_store import StreamStore
 from pyrocketstore.spark.source.stream import StoreStreamReader
 
 COLUMNS = {"topic": "string", "queueId": "int", "queueOffset": "bigint", "body": "binary"}
@@ -39,10 +39,10 @@ def reader(root: Path | str, **options: object) -> StoreStreamReader:
     return StoreStreamReader(read_options(texts, STREAM), COLUMNS, recovery_s=0)
 
 
-def live(root: Path | str, **options: object) -> LiveQueues:
+def live(root: Path | str, **options: object) -> StreamStore:
     """Return the queues of a stream's store."""
     found = read_options({"path": str(root), **{k: str(v) for k, v in options.items()}}, STREAM)
-    return LiveQueues(found.places[0], found)
+    return StreamStore(found.places[0], found)
 
 
 def rows(stream: StoreStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:

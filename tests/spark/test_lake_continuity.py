@@ -112,7 +112,7 @@ def test_a_log_that_begins_behind_a_mark(tmp_path, hours, is_other):
     fill(tmp_path / "store", "t", 200)
     with StoreSnapshot(StorePlace("store", str(tmp_path / "store"))) as snapshot:
         marks = StoreMarks(snapshot, snapshot.log_files())
-        whole = marks._whole("t", 0)
+        whole = snapshot.whole_range(snapshot.store.get_consume_queue("t", 0))
         known = marks.mark_at(whole, 0)
         assert known.phy_offset == 0
     (tmp_path / "store" / "commitlog" / ("0" * 20)).unlink()

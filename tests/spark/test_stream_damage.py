@@ -13,9 +13,7 @@ import pytest
 from pyrocketstore import Store
 from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE as UNIT
 from pyrocketstore.errors import StoreCorruptionError, StoreWarning
-from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 from pyrocketstore.spark.options import STREAM, read_options
-from pyrocketstore.spark.plan.live_queues import LiveQueues
 from pyrocketstore.spark.plan.offsets import INITIAL, encode_offset
 from pyrocketstore.spark.task_types import DataLossError
 from pyrocketstore.system.env import Env
@@ -24,8 +22,9 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
+from pyrocketstore.spark.read import messages
 from pyrocketstore.spark.source.stream import StoreStreamReader
-from streams import COLUMNS, live, next_batch, open_store, put, queue_file, reader, rows, write_at
+from streams import live, next_batch, open_store, put, queue_file, reader, rows, write_at
 
 COUNT = 200
 LOG_FILE = 1 << 16
@@ -102,23 +101,6 @@ def test_damage_anywhere_moves_no_end(root: Path) -> None:
     seen.ends()
     waiting = seen.waiting["t", 0]
     assert (waiting.first, waiting.stop) == (COUNT - 1, COUNT)
-    assert (waiting.path, waiting.position) == (str(queue_file(root, "t")), (COUNT - 1) * UNIT)
-
-
-def test_damage_that_is_searched_behind_costs_few_opens(root: Path) -> None:
-    for offset in range(90, COUNT):
-        damage(root, offset)
-    opened = []
-
-    class Counting(Env):
-        def open(self, path: Any, flags: int, mode: int = 0o644) -> int:
-            opened.append(path)
-            return super().open(path, flags, mode)
-
-    options = read_options({"path": str(root)}, STREAM)
-    seen = LiveQueues(options.places[0], options, Counting())
-    assert seen.ends() == {("t", 0): 90}
-    assert len(opened) < 40
 
 
 def test_waiting_units_are_reported_once(root: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -212,36 +194,13 @@ def test_a_store_that_was_opened_has_nothing_to_wait_for(root: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 60])
-def test_an_invalid_unit_is_reported(
-    root: Path, count: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Units after the gap wait for the recovery that fills it."""
-    path = queue_file(root, "t")
-    kept = path.read_bytes()
-    first = next_batch(everything(root), INITIAL, ReadMaxRows(120))
-    old = live(root)
-    assert old.ends() == {("t", 0): COUNT}
-    write_at(path, 120 * UNIT, bytes(count * UNIT))
-    for seen in (live(root), live(root)):
-        for _ in range(3):
-            assert seen.ends(now=True) == {("t", 0): 120}
-            waiting = seen.waiting["t", 0]
-            assert (waiting.first, waiting.stop, waiting.position) == (120, COUNT, 120 * UNIT)
-    with pytest.raises(StoreCorruptionError, match="units 120 to 199"):
-        reader(root).prepareForTriggerAvailableNow()
-    stream = reader(root, onCorrupt="skip")
-    assert next_batch(stream, first) == first
-    assert "t/0: units 120 to 199" in caplog.text
-    write_at(path, 150 * UNIT, bytes(50 * UNIT))
-    stream.plan.look(now=True)
-    assert (120 in [w.first for w in stream.plan.waiting().values()]) == (count == 1)
-    write_at(path, 120 * UNIT, bytes(80 * UNIT))
-    stream.plan.look(now=True)
-    assert not stream.plan.waiting()
-    write_at(path, 0, kept)
-    stream.plan.look(now=True)
-    assert not stream.plan.waiting()
-    assert offsets(stream, first, next_batch(stream, first)) == list(range(120, COUNT))
+def test_invalid_units_are_taken_from_the_log(root: Path, count: int) -> None:
+    first = next_batch(everything(root), INITIAL, ReadMaxRows(110))
+    write_at(queue_file(root, "t"), 120 * UNIT, bytes(count * UNIT))
+    assert live(root).ends() == {("t", 0): COUNT}
+    stream = reader(root)
+    stream.prepareForTriggerAvailableNow()
+    assert offsets(stream, first, next_batch(stream, first)) == list(range(110, COUNT))
 
 
 # ---- damaged records -----------------------------------------------------------------------------
@@ -329,25 +288,26 @@ def test_a_unit_of_a_record_that_names_other_queues_does_not_count(tmp_path: Pat
 def test_a_queue_that_was_away_continues_at_its_offset(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The whole store is, as when its directory is not mounted."""
     root = tmp_path / "store"
     with open_store(root) as store:
         put(store, "t", 50)
         put(store, "u", 5)
     stream = reader(root, failOnDataLoss=False)
     first = encode_offset({("store", "t", 0): 50, ("store", "u", 0): 5}, {}, {})
-    behind = encode_offset({("store", "t", 0): 50, ("store", "u", 0): 3}, {}, {})
-    away = root / "consumequeue" / "t", root / "t"
-    away[0].rename(away[1])
-    for each in (stream, reader(root, failOnDataLoss=False)):
+    assert next_batch(stream, first) == first
+    root.rename(tmp_path / "away")
+    for exists in (False, True):
+        if exists:
+            root.mkdir()
         caplog.clear()
         for _ in range(3):
-            each.plan.look(now=True)
-            assert next_batch(each, first) == first
-        assert len(caplog.records) == 1
-        assert "t/0 is gone, and 50 was the next" in caplog.text
-    assert next_batch(stream, behind)["q"] == first["q"]
-    assert rows(stream, behind, first) == [("u", 0, 3), ("u", 0, 4)]
-    away[1].rename(away[0])
+            stream.plan.look(now=True)
+            assert next_batch(stream, first) == first
+        assert len(caplog.records) == (0 if exists else 2), caplog.text
+        assert exists or "t/0 is gone, and 50 was the next" in caplog.text
+    root.rmdir()
+    (tmp_path / "away").rename(root)
     for each in (stream, reader(root, failOnDataLoss=False)):
         each.plan.look(now=True)
         assert next_batch(each, first) == first
@@ -356,6 +316,21 @@ def test_a_queue_that_was_away_continues_at_its_offset(
     stream.plan.look(now=True)
     end = next_batch(stream, first)
     assert rows(stream, first, end) == [("t", 0, i) for i in (50, 51, 52)]
+
+
+def test_a_queue_without_its_directory_is_read_from_the_log(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with open_store(root) as store:
+        put(store, "t", 50)
+        put(store, "u", 5)
+    stream = reader(root)
+    start = encode_offset({("store", "t", 0): 40, ("store", "u", 0): 5}, {})
+    stream.plan.look()
+    (root / "consumequeue" / "t").rename(root / "t")
+    for each in (stream, reader(root)):
+        each.plan.look(now=True)
+        end = next_batch(each, start)
+        assert rows(each, start, end) == [("t", 0, i) for i in range(40, 50)]
 
 
 def test_a_queue_that_was_away_and_recreated_is_read_from_its_beginning(tmp_path: Path) -> None:
@@ -390,7 +365,8 @@ def test_an_unmounted_store_is_not_polled_without_pause(tmp_path: Path) -> None:
     stream = StoreStreamReader(requested, {"topic": "string"}, recovery_s=0.2, env=Counting())
     start = encode_offset({("store", "t", 0): 5}, {})
     assert next_batch(stream, start) == start
-    (root / "consumequeue").rename(tmp_path / "away")
+    root.rename(tmp_path / "away")
+    root.mkdir()
     stream.plan.look(now=True)
     assert next_batch(stream, start) == start
     once = len(slept)
@@ -414,71 +390,30 @@ def short_files(tmp_path: Path) -> Path:
     return tmp_path / "short"
 
 
-@pytest.mark.parametrize("how", ["removed", "zeros", "first unit"])
-def test_messages_before_the_first_unit_are_reported(short_files: Path, how: str) -> None:
-    """Without the report they would be lost: they return before the stream's positions."""
-    file = queue_file(short_files, "t")
-    first = 10
-    if how == "removed":
-        file.unlink()
-    elif how == "zeros":
-        write_at(file, 0, bytes(10 * UNIT))
-    else:
-        write_at(file, 0, bytes(UNIT))
-        first = 1
+def test_messages_before_the_first_file_are_read(short_files: Path) -> None:
+    """Otherwise they would be lost: an opening for writing puts them before the stream's
+    positions."""
+    queue_file(short_files, "t").unlink()
     for options in ({"startingOffsets": "earliest"}, {"startingTimestamp": 10**12}):
         stream = reader(short_files, **options)
-        with pytest.raises(DataLossError, match=f"files of the queue is {first}, .*from 0 on are"):
-            next_batch(stream, INITIAL)
-        stream = reader(short_files, **options, failOnDataLoss=False)
-        assert len(rows(stream, INITIAL, next_batch(stream, INITIAL))) == 35 - first + 5
-    late = '{"t":{"0":12},"u":{"0":0}}'
-    for options in ({"startingOffsets": late}, {"startingOffsets": "latest"}, {"topic": "u"}):
-        stream = reader(short_files, **{"startingOffsets": "earliest", **options})
-        next_batch(stream, INITIAL)
+        assert len(rows(stream, INITIAL, next_batch(stream, INITIAL))) == 40
     shutil.rmtree(short_files / "consumequeue")
-    with open_store(short_files):
-        pass
     stream = everything(short_files)
     assert len(rows(stream, INITIAL, next_batch(stream, INITIAL))) == 40
 
 
-def test_units_that_return_while_a_stream_begins_are_read(
-    short_files: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("count", [1, 10])
+def test_invalid_units_at_the_begin_are_reported(
+    short_files: Path, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = queue_file(short_files, "t")
-    data = file.read_bytes()
-    file.unlink()
-
-    def restore(env: Env, seconds: float) -> None:
-        file.write_bytes(data)
-
-    monkeypatch.setattr(Env, "sleep", restore)
-    options = {"path": str(short_files), "startingOffsets": "earliest"}
-    stream = StoreStreamReader(read_options(options, STREAM), COLUMNS, recovery_s=60)
-    assert len(rows(stream, INITIAL, next_batch(stream, INITIAL))) == 40
-
-
-def test_a_queue_that_goes_while_a_stream_begins_is_left_out(
-    short_files: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue_file(short_files, "t").unlink()
-    openings = []
-    load = DefaultMessageStore.load
-
-    def counted(store: DefaultMessageStore) -> bool:
-        openings.append(store)
-        return load(store)
-
-    def remove(env: Env, seconds: float) -> None:
-        shutil.rmtree(short_files / "consumequeue" / "t")
-
-    monkeypatch.setattr(DefaultMessageStore, "load", counted)
-    monkeypatch.setattr(Env, "sleep", remove)
-    options = {"path": str(short_files), "startingOffsets": "earliest"}
-    stream = StoreStreamReader(read_options(options, STREAM), COLUMNS, recovery_s=60)
-    assert len(rows(stream, INITIAL, next_batch(stream, INITIAL))) == 5
-    assert len(openings) == 1
+    """Openings read the last file of a queue."""
+    monkeypatch.setattr(messages, "LIVE_PATIENCE_S", 0)
+    write_at(queue_file(short_files, "t"), 0, bytes(count * UNIT))
+    stream = everything(short_files)
+    end = next_batch(stream, INITIAL)
+    with pytest.raises(DataLossError, match=f"{count} units are gone, the first is 0"):
+        rows(stream, INITIAL, end)
+    assert len(rows(everything(short_files, failOnDataLoss=False), INITIAL, end)) == 40 - count
 
 
 def test_an_expired_begin_is_no_loss(tmp_path: Path) -> None:
@@ -488,17 +423,3 @@ def test_an_expired_begin_is_no_loss(tmp_path: Path) -> None:
         first = store.min_offset("t")
     stream = everything(tmp_path / "store")
     assert offsets(stream, INITIAL, next_batch(stream, INITIAL)) == list(range(first, 100))
-
-
-def test_a_store_that_cannot_be_opened_still_begins(
-    short_files: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue_file(short_files, "t").unlink()
-
-    def fails(*_: object) -> None:
-        raise StoreCorruptionError("a", 0, "damaged")
-
-    monkeypatch.setattr(DefaultMessageStore, "load", fails)
-    stream = everything(short_files)
-    assert len(rows(stream, INITIAL, next_batch(stream, INITIAL))) == 30
-    assert "whether the log has messages before the begin of a queue is unknown" in caplog.text

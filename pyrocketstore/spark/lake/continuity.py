@@ -6,20 +6,15 @@ from collections.abc import Mapping
 
 from pyrocketstore.spark.plan.continuity import RecordMarks
 from pyrocketstore.spark.plan.snapshot import StoreSnapshot
-from pyrocketstore.spark.task_types import DataLossError, LogFile, Mark, QueueRange
+from pyrocketstore.spark.task_types import DataLossError, LogFile, Mark
 
 
 class StoreMarks(RecordMarks):
     """Marks of a lake, compared with a store that is open for planning."""
 
     def __init__(self, snapshot: StoreSnapshot, log_files: tuple[LogFile, ...]) -> None:
-        super().__init__(snapshot.store.env, log_files, snapshot.max_phy_offset, self._whole)
-        self.snapshot = snapshot
+        super().__init__(snapshot, log_files)
         self.label = snapshot.place.broker_name
-
-    def _whole(self, topic: str, queue_id: int) -> QueueRange | None:
-        queue = self.snapshot.store.get_consume_queue(topic, queue_id)
-        return None if queue is None else self.snapshot.whole_range(queue)
 
     def check_store(self, marks: Mapping[str, Mapping[int, Mark]]) -> None:
         """Check that the log has the record of the lake's latest mark.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from pyrocketstore.record._record import HEADER_SIZE, RecordHeader
+from pyrocketstore.spark.plan.snapshot import StoreSnapshot
 from pyrocketstore.spark.read.units import RangeUnits
 from pyrocketstore.spark.task_types import LogFile, Mark, QueueRange
 from pyrocketstore.system.env import Env
@@ -19,22 +20,14 @@ class RecordMarks:
 
     Parameters
     ----------
-    log_files : those of the store, in order
-    log_end : int, the end of the last record (bytes of the log)
-    whole_of : callable(topic, queue id) -> the readable range of a queue, None without the queue
+    snapshot : the store
+    log_files : those of its log, in order
     """
 
-    def __init__(
-        self,
-        env: Env,
-        log_files: tuple[LogFile, ...],
-        log_end: int,
-        whole_of: Callable[[str, int], QueueRange | None],
-    ) -> None:
-        self._env = env
+    def __init__(self, snapshot: StoreSnapshot, log_files: tuple[LogFile, ...]) -> None:
+        self.snapshot = snapshot
+        self._env = snapshot.store.env
         self.log_files = log_files
-        self._log_end = log_end
-        self._whole_of = whole_of
 
     def contradiction(self, marks: Mapping[str, Mapping[int, Mark]]) -> str:
         """Return how the log contradicts the latest mark (topic -> queue id -> mark) with record
@@ -55,7 +48,7 @@ class RecordMarks:
         mark = marks[topic][queue_id]
         assert mark.store_timestamp is not None
         where = f"a message of byte {phy_offset} of the log, stored at {mark.store_timestamp} ms"
-        if phy_offset < self._log_end:
+        if phy_offset < self.snapshot.max_phy_offset:
             if _file_of(self.log_files, phy_offset) is None:
                 first = self._facts(self.log_files[0].from_offset) if self.log_files else None
                 if first is None or first[0] + CLOCK_SLACK_MS >= mark.store_timestamp:
@@ -70,7 +63,8 @@ class RecordMarks:
         return f"{where}, which the store does not have"
 
     def _queue_has(self, topic: str, queue_id: int, mark: Mark) -> bool:
-        whole = self._whole_of(topic, queue_id)
+        queue = self.snapshot.store.get_consume_queue(topic, queue_id)
+        whole = None if queue is None else self.snapshot.whole_range(queue)
         found = None if whole is None else self._unit(whole, mark.queue_offset)
         return found == (mark.phy_offset, mark.size)
 
@@ -107,19 +101,28 @@ class RecordMarks:
     def _facts(self, phy_offset: int, size: int | None = None) -> tuple[int, int] | None:
         """Return the store time and the body's CRC of a record; None where no record of that size
         begins there."""
-        file = _file_of(self.log_files, phy_offset)
-        if file is None:
-            return None
-        position = phy_offset - file.from_offset
-        header = RecordHeader(self._env.read_part(file.path, position, HEADER_SIZE))
-        if not header.is_message or header.phy_offset != phy_offset:
-            return None
-        # A damaged unit may have any size.
-        if header.total_size > file.size - position or size not in (None, header.total_size):
-            return None
-        if header.store_timestamp == -1:  # the file ends before it
+        header = record_header(self._env, self.log_files, phy_offset, size)
+        # Bytes that its file does not have have the time -1.
+        if header is None or header.store_timestamp == -1:
             return None
         return header.store_timestamp, header.body_crc
+
+
+def record_header(
+    env: Env, files: Sequence[LogFile], phy_offset: int, size: int | None = None
+) -> RecordHeader | None:
+    """Return the header of a record; None where no record of that size begins there."""
+    file = _file_of(files, phy_offset)
+    if file is None:
+        return None
+    position = phy_offset - file.from_offset
+    header = RecordHeader(env.read_part(file.path, position, HEADER_SIZE))
+    if not header.is_message or header.phy_offset != phy_offset:
+        return None
+    # A damaged unit may have any size.
+    if header.total_size > file.size - position or size not in (None, header.total_size):
+        return None
+    return header
 
 
 def _file_of(files: Sequence[LogFile], phy_offset: int) -> LogFile | None:

@@ -47,6 +47,7 @@ class StoreSnapshot:
     on_corrupt : "fail"; any other value also reads messages after damage: recovery would end the
         log at damage in its last files, though queues name later messages
     topics : the topics whose queues are planned, None for all
+    may_be_empty : bool, the directory need not contain a log
 
     Raises StoreFormatError for a missing directory or a DLedger store; StoreIOError,
     StoreCorruptionError. Threads: one. Nothing is written.
@@ -58,15 +59,18 @@ class StoreSnapshot:
         broker_conf: str | None = None,
         on_corrupt: str = "fail",
         topics: Collection[str] | None = None,
+        env: Env | None = None,
+        *,
+        may_be_empty: bool = False,
     ) -> None:
-        env = Env()
+        env = Env() if env is None else env
         self.place = place
         self._named_end: int | None = None
         self._on_corrupt, self._topics = on_corrupt, topics
         self.root = env.absolute(place.root)
-        self.store = self._loaded(env, store_settings(env, place, broker_conf))
-        self._is_broken = self.store.plan is not None and bool(self.store.plan.broken)
-        if self._is_broken:
+        find = place_settings if may_be_empty else store_settings
+        self.store = self._loaded(env, find(env, place, broker_conf))
+        if self.is_broken:
             error = self._breach()
             if on_corrupt == "fail":
                 self.close()
@@ -77,7 +81,11 @@ class StoreSnapshot:
     def _loaded(self, env: Env, given: MessageStoreConfig) -> DefaultMessageStore:
         """Load the store. The file sizes are detected again where a new store created its first
         files after the detection."""
-        settings = detect_sizes(env, self.root, given, read_only=True)
+
+        def detected() -> MessageStoreConfig:
+            return detect_sizes(env, self.root, given, read_only=True)
+
+        settings = detected()
         while True:
             used, error = settings, None
             # A record may name further queues, of other topics.
@@ -89,13 +97,40 @@ class StoreSnapshot:
                     store.load()
                 except StoreCorruptionError as found:
                     error = found
-                settings = detect_sizes(env, self.root, given, read_only=True)
+                settings = detected()
                 if settings != used:
                     continue
                 if error is not None:
                     raise error
                 unless_returned.pop_all()
+                store.settings_of_reload = detected
                 return store
+
+    def refresh(self, *, again: bool = False) -> bool:
+        """Make readable what the owner of the store has written since; return False where no queue
+        has other messages than before. `again`: load the store again in any case.
+
+        Raises StoreStateError where another directory has the path; StoreIOError,
+        StoreCorruptionError.
+        """
+        files = self.store.files
+        if again:
+            self.store.reader.follower = None
+        if self.store.refresh() == 0 and self.store.files is files:
+            return False
+        self._named_end = None
+        return True
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether recovery ends the log before valid records."""
+        return self.store.plan is not None and bool(self.store.plan.broken)
+
+    def is_doubtful(self, queue: ConsumeQueue) -> bool:
+        """Whether the files of a queue may have units without records at their end."""
+        plan, name = self.store.plan, (queue.topic, queue.queue_id)
+        wrong = plan is not None and (plan.broken or name in plan.repairs or name in plan.beyond)
+        return bool(wrong) or queue.cut_short
 
     @property
     def is_damaged(self) -> bool:
@@ -140,8 +175,8 @@ class StoreSnapshot:
         """The end of the last record (bytes of the log)."""
         if self._named_end is None:
             self._named_end = self.store.get_max_phy_offset()
-            for queue in self.store.consume_queues() if self._is_broken else ():
-                self._named_end = max(self._named_end, _last_on_disk(queue)[1])
+            for queue in self.store.consume_queues() if self.is_broken else ():
+                self._named_end = max(self._named_end, last_on_disk(queue)[1])
         return self._named_end
 
     def log_files(self) -> tuple[LogFile, ...]:
@@ -150,7 +185,7 @@ class StoreSnapshot:
             LogFile(file.path, file.file_from_offset, file.file_size)
             for file in self.store.commit_log.mapped_file_queue.mapped_files
         ]
-        if self._is_broken and files:
+        if self.is_broken and files:
             # Recovery dropped the files after the damage.
             files += [
                 file
@@ -172,8 +207,8 @@ class StoreSnapshot:
     def bounds(self, queue: ConsumeQueue) -> tuple[int, int]:
         """Return the queue's first readable offset and its end."""
         stop = queue.get_max_offset_in_queue()
-        if self._is_broken or queue.cut_short:
-            on_disk = _last_on_disk(queue)[0]
+        if self.is_broken or queue.cut_short:
+            on_disk = last_on_disk(queue)[0]
             if on_disk > stop and queue.cut_short and self._on_corrupt == "fail":
                 at = stop * CQ_STORE_UNIT_SIZE
                 position = at % queue.mapped_file_size
@@ -211,15 +246,18 @@ class StoreSnapshot:
 
     def whole_range(self, queue: ConsumeQueue) -> QueueRange:
         """Return the readable range of a queue, without a mark."""
-        low, high = self.bounds(queue)
+        return self.part_of(queue, *self.bounds(queue))
+
+    def part_of(self, queue: ConsumeQueue, start: int, stop: int) -> QueueRange:
+        """Return the range [start, stop) of a queue, without a mark."""
         return QueueRange(
             topic=queue.topic,
             queue_id=queue.queue_id,
             directory=queue.mapped_file_queue.store_path,
             file_size=queue.mapped_file_size,
-            start=low,
-            stop=high,
-            overlay=_overlay(queue, queue.get_max_offset_in_queue()),
+            start=start,
+            stop=stop,
+            overlay=_overlay(queue, min(stop, queue.get_max_offset_in_queue())),
         )
 
     def lower_bound(self, queue: ConsumeQueue, timestamp: int) -> int:
@@ -393,7 +431,7 @@ def _mark_of(env: Env, pinned: QueueRange, log_end: int) -> tuple[int, int] | No
     return None
 
 
-def _last_on_disk(queue: ConsumeQueue) -> tuple[int, int]:
+def last_on_disk(queue: ConsumeQueue) -> tuple[int, int]:
     """Return the queue's end by its files alone, without recovery, and the end of the last record
     that its units name (bytes of the log); zeros for an empty queue."""
     directory = queue.mapped_file_queue.store_path

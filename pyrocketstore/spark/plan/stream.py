@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
-from pyrocketstore.spark.options import LATEST, SourceOptions
-from pyrocketstore.spark.plan.live_queues import LiveQueues, Waiting
+from pyrocketstore.spark.options import SourceOptions
 from pyrocketstore.spark.plan.offsets import (
     Limits,
     Positions,
@@ -27,11 +27,11 @@ from pyrocketstore.spark.plan.offsets import (
     named_queues,
     share,
 )
-from pyrocketstore.spark.plan.recovered_starts import recovered_starts
 from pyrocketstore.spark.plan.snapshot import SAMPLE_COUNT, starting_offset
 from pyrocketstore.spark.plan.stream_continuity import StreamStores
+from pyrocketstore.spark.plan.stream_store import StreamStore, Waiting
 from pyrocketstore.spark.plan.task_splitting import Wanted, mean_size, queue_tasks
-from pyrocketstore.spark.read.units import UNITS_AT_ONCE
+from pyrocketstore.spark.read.units import UNITS_AT_ONCE, RangeUnits
 from pyrocketstore.spark.task_types import (
     DataLossError,
     LogFile,
@@ -56,15 +56,14 @@ class StreamPlan:
         records, before that counts as data loss or damage
     env : file access of all stores; None: a new Env for each store
 
-    Raises StoreFormatError where the start names a broker without a store. Threads: one. No file
-    stays open, so no method closes one.
+    Raises StoreFormatError where the start names a broker without a store. Threads: one.
     """
 
     def __init__(self, options: SourceOptions, recovery_s: float, env: Env | None) -> None:
         self.options = options
         self.recovery_s = recovery_s
         self._env = env
-        self._stores: dict[str, LiveQueues] | None = None
+        self._stores: dict[str, StreamStore] | None = None
         #: where AvailableNow ends
         self._frozen: Positions | None = None
         self._pinned: Positions | None = None
@@ -109,9 +108,11 @@ class StreamPlan:
         count = sum(each.stop - each.first for each in waiting.values())
         text = f"{_waiting_text(key, first)}; in all {count} units of {len(waiting)} queues"
         if self.options.on_corrupt == "fail":
+            store = self.stores()[key[0]]
+            pinned = store.range_of(key[1:], first.first, first.stop)
             raise StoreCorruptionError(
-                first.path,
-                first.position,
+                RangeUnits(store.env, pinned, fail_on_data_loss=False).path_of(first.first),
+                first.first * CQ_STORE_UNIT_SIZE % pinned.file_size,
                 f"{text}. Opening the store for writing repairs or removes them; "
                 "onCorrupt=skip reads the messages before them",
             )
@@ -139,7 +140,7 @@ class StreamPlan:
                 if key[0] == broker and starts.get(key, stop) < stop
                 for topic, queue_id in [key[1:]]
             ]
-            files = _files_of([each.span for each in wanted], store.log_files())
+            files = _files_of([each.span for each in wanted], store.snapshot.log_files())
             tasks = queue_tasks(broker, files, self.options, wanted, is_live=True)
             if len(tasks) > 1:
                 tasks = [_with_its_files(store, task) for task in tasks]
@@ -148,14 +149,20 @@ class StreamPlan:
 
     # ---- where queues end ------------------------------------------------------------------------
 
-    def stores(self) -> dict[str, LiveQueues]:
+    def stores(self) -> dict[str, StreamStore]:
         """Return the live queues of each store, by broker name."""
         if self._stores is None:
             self._stores = {
-                place.broker_name: LiveQueues(place, self.options, self._env)
+                place.broker_name: StreamStore(place, self.options, self._env)
                 for place in self.options.places
             }
         return self._stores
+
+    def close(self) -> None:
+        """Close the stores; the next call opens them again."""
+        for store in (self._stores or {}).values():
+            store.close()
+        self._stores = None
 
     def look(self, *, now: bool = False) -> Positions:
         """Return the end of each queue; with `now`, from a new listing of the files."""
@@ -217,45 +224,8 @@ class StreamPlan:
         """Return where the stream begins; computed once."""
         if self._pinned is None:
             self._check_start()
-            self._pinned = self._first_start(queue_ends)
+            self._pinned = {key: self._start_of(key, end) for key, end in queue_ends.items()}
         return self._pinned
-
-    def _first_start(self, queue_ends: Positions) -> Positions:
-        """Return where the stream begins. It would not read messages whose units are missing or
-        damaged at the begin of a queue: what restores them puts them before its positions."""
-        env = self._env_of_stores()
-        until_ns = env.monotonic_ns() + int(self.recovery_s * 1e9)
-        begins = {key: self._start_of(key, end) for key, end in queue_ends.items()}
-        at_low = {key for key in begins if self._begins_at_low(key, begins[key])}
-        before = {
-            key: start
-            for place in self.options.places
-            if any(key[0] == place.broker_name for key in at_low)
-            for name, start in recovered_starts(place, self.options).items()
-            if (key := (place.broker_name, *name)) in at_low and start < begins[key]
-        }
-        while before and env.monotonic_ns() < until_ns:
-            env.sleep(_LOOK_AGAIN_S)
-            present = self.look(now=True)
-            ends = {key: end for key, end in queue_ends.items() if key in present}
-            begins = {key: self._start_of(key, end) for key, end in ends.items()}
-            before = {key: at for key, at in before.items() if at < begins.get(key, -1)}
-        for key, start in sorted(before.items()):
-            text = (
-                f"{_name(key)}: the first unit in the files of the queue is {begins[key]}, and the "
-                f"units of its messages from {start} on are missing or damaged: `verify` says how "
-                "to restore them"
-            )
-            if self.options.fail_on_data_loss:
-                raise DataLossError(f"{text}; failOnDataLoss=false begins at {begins[key]}")
-            LOG.warning("rocketmq-store: %s; the stream begins at %d", text, begins[key])
-        return begins
-
-    def _begins_at_low(self, key: QueueKey, start: int) -> bool:
-        """Whether a start is that of the files, and messages may have been before it."""
-        starting = self.options.starting
-        is_latest = starting.timestamp_of(*key) is None and starting.offset_of(*key) == LATEST
-        return not is_latest and 0 < start <= self.stores()[key[0]].min_offset(key[1:])
 
     def _check_start(self) -> None:
         """Raise StoreFormatError where the start names a missing queue: that queue would begin
@@ -414,8 +384,6 @@ class StreamPlan:
             wanted = store.range_of(key[1:], start + done, start + count)
             units = store.units(wanted, UNITS_AT_ONCE)
             sizes = np.where(units.is_pre_blank(), 0, units.size).astype(np.int64)
-            if not len(sizes):
-                return count  # gone meanwhile: reading them reports the loss
             ends = size + np.cumsum(sizes)
             fits = int(np.searchsorted(ends, limit, side="right"))
             done += fits
@@ -428,7 +396,7 @@ class StreamPlan:
 # ---- tasks ---------------------------------------------------------------------------------------
 
 
-def _wanted(store: LiveQueues, wanted: QueueRange) -> Wanted:
+def _wanted(store: StreamStore, wanted: QueueRange) -> Wanted:
     """Return a range with an estimate of its records."""
     units = store.units(wanted, SAMPLE_COUNT)
     real = ~units.is_pre_blank() & (units.size > 0)
@@ -436,7 +404,7 @@ def _wanted(store: LiveQueues, wanted: QueueRange) -> Wanted:
     return Wanted(wanted, mean_size(units.size[real]), units.phy_offset[real], span)
 
 
-def _with_its_files(store: LiveQueues, task: Task) -> Task:
+def _with_its_files(store: StreamStore, task: Task) -> Task:
     """Return a task with only those log files that it reads: all files in all tasks would grow as
     files x tasks."""
     assert isinstance(task, QueueTask)
@@ -444,7 +412,7 @@ def _with_its_files(store: LiveQueues, task: Task) -> Task:
     return dataclasses.replace(task, log_files=_files_of(spans, task.log_files))
 
 
-def _span(store: LiveQueues, wanted: QueueRange) -> tuple[int, int] | None:
+def _span(store: StreamStore, wanted: QueueRange) -> tuple[int, int] | None:
     """Return the bytes of the log from the first to the last record of a range; None if unknown."""
     name = wanted.topic, wanted.queue_id
     first = store.record_range(name, wanted.start)

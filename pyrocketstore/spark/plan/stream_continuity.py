@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 from pyrocketstore.display import logger
 from pyrocketstore.spark.options import SourceOptions
 from pyrocketstore.spark.plan.continuity import RecordMarks
-from pyrocketstore.spark.plan.live_queues import LiveQueues
 from pyrocketstore.spark.plan.offsets import Positions, QueueKey, StreamMarks, decode_marks
+from pyrocketstore.spark.plan.stream_store import StreamStore
 from pyrocketstore.spark.task_types import DataLossError, Mark, QueueRange
 
 LOG = logger(__name__)
@@ -39,7 +38,7 @@ class StreamStores:
 
     def __init__(
         self,
-        stores: Callable[[], Mapping[str, LiveQueues]],
+        stores: Callable[[], Mapping[str, StreamStore]],
         options: SourceOptions,
         patience_s: float,
     ) -> None:
@@ -168,16 +167,10 @@ class StreamStores:
         return stores, queues
 
 
-def _reader(store: LiveQueues) -> RecordMarks:
-    files = store.log_files()
-    end = files[-1].from_offset + files[-1].size if files else 0
-    return RecordMarks(store.env, files, end, functools.partial(_known, store))
+def _reader(store: StreamStore) -> RecordMarks:
+    return RecordMarks(store.snapshot, store.snapshot.log_files())
 
 
-def _known(store: LiveQueues, topic: str, queue_id: int) -> QueueRange | None:
-    return store.range_of((topic, queue_id), 0, 0) if store.has_queue((topic, queue_id)) else None
-
-
-def _whole(store: LiveQueues, key: QueueKey, stop: int) -> QueueRange:
+def _whole(store: StreamStore, key: QueueKey, stop: int) -> QueueRange:
     """Return the range of a queue up to `stop`: later units are not compared."""
     return store.range_of(key[1:], 0, stop)

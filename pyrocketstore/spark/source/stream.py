@@ -49,8 +49,8 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     names : the query's names of the columns; None: the same
     recovery_s, env : of the StreamPlan
 
-    Raises StoreFormatError where the start names a broker without a store. Threads: one. No file
-    stays open, so Spark need not call `stop`.
+    Raises StoreFormatError where the start names a broker without a store. Threads: one. The stores
+    are closed with the reader, so Spark need not call `stop`.
     """
 
     def __init__(
@@ -108,6 +108,10 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         """Read the rows of a task."""
         return renamed(read_task(partition.value, self.columns, self.options), self.names)
+
+    def stop(self) -> None:
+        """Close the stores."""
+        self._planned().close()
 
     def _planned(self) -> StreamPlan:
         assert self.plan is not None  # Spark plans on the driver

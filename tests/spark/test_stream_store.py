@@ -5,6 +5,7 @@ Spark."""
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 from collections.abc import Iterator
@@ -19,8 +20,8 @@ import pyrocketstore
 from pyrocketstore import Store, StoreFormatError
 from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE as UNIT
 from pyrocketstore.spark.options import STREAM, read_options
-from pyrocketstore.spark.plan.live_queues import LiveQueues
 from pyrocketstore.spark.plan.offsets import INITIAL, decode_offset, encode_offset, share
+from pyrocketstore.spark.plan.stream_store import StreamStore
 from pyrocketstore.spark.read.units import RangeUnits
 from pyrocketstore.spark.task_types import DataLossError
 from pyrocketstore.system.env import Env
@@ -115,7 +116,7 @@ def test_ends_are_looked_up_at_most_a_tenth_of_the_time(store: Store) -> None:
             return super().open(path, flags, mode)
 
     options = read_options({"path": store.path}, STREAM)
-    seen = LiveQueues(options.places[0], options, Counting())
+    seen = StreamStore(options.places[0], options, Counting())
     seen.ends()
     seen.ends()
     first = len(calls)
@@ -146,9 +147,9 @@ def test_units_whose_records_do_not_verify_do_not_count(store: Store) -> None:
     write_at(path, 7 * UNIT, bytes(3 * UNIT))
 
 
-@pytest.mark.parametrize("at", [4, 0, 28, 12, 20, 88 + 4])
+@pytest.mark.parametrize("at", [4, 0, 28, 12, 88 + 4])
 def test_a_record_is_looked_at_field_by_field(tmp_path: Path, at: int) -> None:
-    """magic, size, physical offset, queue id, queue offset, topic"""
+    """magic, size, physical offset, queue id, topic"""
     with open_store(tmp_path / "s") as store:
         put(store, "t", 2)
         second = int.from_bytes(queue_file(store.path, "t").read_bytes()[UNIT : UNIT + 8], "big")
@@ -156,28 +157,29 @@ def test_a_record_is_looked_at_field_by_field(tmp_path: Path, at: int) -> None:
         position = second + at + (1 if at == 92 else 0)
         byte = log.read_bytes()[position]
         write_at(log, position, bytes([byte ^ 1]))
-        assert live(store.path).ends() == {("t", 0): 1}
+        assert live(store.path).ends()["t", 0] == 1
         write_at(log, position, bytes([byte]))
         assert live(store.path).ends() == {("t", 0): 2}
 
 
-def test_many_stale_units_are_stepped_over_by_halves(tmp_path: Path) -> None:
+def test_the_owner_puts_over_stale_units(tmp_path: Path) -> None:
+    """Units of an earlier run are in the files behind the owner's end."""
     with open_store(tmp_path / "s", mapped_file_size_consume_queue=100_000 * UNIT) as store:
         put(store, "t", 1000)
         path = queue_file(store.path, "t")
         stale = path.read_bytes()[:UNIT]
         write_at(path, 1000 * UNIT, stale * 90_000)
-        reads = []
-
-        class Counting(Env):
-            def open(self, path: Any, flags: int, mode: int = 0o644) -> int:
-                reads.append(path)
-                return super().open(path, flags, mode)
-
-        options = read_options({"path": store.path}, STREAM)
-        assert LiveQueues(options.places[0], options, Counting()).ends() == {("t", 0): 1000}
-        assert len(reads) < 150
-        write_at(path, 1000 * UNIT, bytes(90_000 * UNIT))
+        stream = reader(store.path, startingOffsets="earliest")
+        first = next_batch(stream, INITIAL)
+        assert len(rows(stream, INITIAL, first)) == 1000
+        for stop in (1001, 1003):
+            put(store, "t", stop - store.max_offset("t"))
+            stream.plan.look(now=True)
+            second = next_batch(stream, first)
+            start = 1000 if stop == 1001 else 1001
+            assert rows(stream, first, second) == [("t", 0, i) for i in range(start, stop)]
+            first = second
+        write_at(path, 1003 * UNIT, bytes(90_000 * UNIT))
 
 
 def test_pre_blank_units_are_passed_over(tmp_path: Path) -> None:
@@ -193,7 +195,7 @@ def test_pre_blank_units_are_passed_over(tmp_path: Path) -> None:
     write_at(path, 2 * UNIT, blank)
     write_at(path, 4 * UNIT, blank)
     assert seen.ends(now=True) == {("t", 0): 5}  # it was reported before
-    assert live(tmp_path / "s").ends() == {("t", 0): 4}  # the unit after the blanks decides
+    assert live(tmp_path / "s").ends() == {("t", 0): 5}  # the log has them
     write_at(path, 0, units)
 
 
@@ -249,7 +251,7 @@ def test_a_directory_without_a_store_is_reported(tmp_path: Path) -> None:
     (tmp_path / "consumequeue" / "a file").write_text("")
     (tmp_path / "consumequeue" / "t" / "0").mkdir(parents=True)
     (tmp_path / "consumequeue" / "t" / "0" / f"{0:020d}").write_bytes(b"")  # being made
-    assert live(tmp_path).ends() == {}
+    assert not any(live(tmp_path).ends().values())
 
 
 # ---- batches -------------------------------------------------------------------------------------
@@ -447,7 +449,7 @@ def test_tasks_are_cut_and_hold_the_files_they_need(store: Store) -> None:
     tasks = [part.value.task for part in stream.partitions(INITIAL, end)]
     assert [sum(r.stop - r.start for r in task.ranges) for task in tasks] == [30] * 6 + [20]
     assert all(task.is_live for task in tasks)
-    log = stream.plan.stores()["store"].log_files()
+    log = stream.plan.stores()["store"].snapshot.log_files()
     assert [task.log_files[0] for task in tasks] == sorted(
         {task.log_files[0] for task in tasks}, key=lambda file: file.from_offset
     )
@@ -533,7 +535,8 @@ def test_a_queue_that_is_deleted_while_available_now_runs(store: Store) -> None:
     shutil.rmtree(Path(store.path) / "consumequeue" / "u")
     stream.plan.look(now=True)
     first = next_batch(stream, INITIAL)
-    assert rows(stream, INITIAL, first) == [("t", 0, i) for i in range(5)]
+    # The log has its messages.
+    assert rows(stream, INITIAL, first) == [(topic, 0, i) for topic in "tu" for i in range(5)]
     assert next_batch(stream, first) == first
 
 
@@ -576,6 +579,7 @@ def test_a_queue_may_be_short_while_the_store_recovers(store: Store) -> None:
 
     options = read_options({"path": str(store.path)}, STREAM)
     start = encode_offset({("store", "t", 0): 5}, {})
+    ranged = live(store.path).range_of(("t", 0), 0, 5)
     for available_now in (False, True):
         write_at(path, 3 * UNIT, bytes(2 * UNIT))
         stream = StoreStreamReader(options, COLUMNS, env=Recovering())
@@ -583,7 +587,6 @@ def test_a_queue_may_be_short_while_the_store_recovers(store: Store) -> None:
             stream.prepareForTriggerAvailableNow()
         assert next_batch(stream, start) == start
     write_at(path, 3 * UNIT, bytes(2 * UNIT))
-    ranged = live(store.path).range_of(("t", 0), 0, 5)
     units = RangeUnits(Recovering(), ranged, fail_on_data_loss=True, patience_s=5)
     assert (units.read(0, 5).size > 0).all()
     write_at(path, 3 * UNIT, bytes(2 * UNIT))
@@ -595,16 +598,38 @@ def test_a_queue_may_be_short_while_the_store_recovers(store: Store) -> None:
     write_at(path, 0, kept)
 
 
-def test_a_known_end_is_looked_at_again(store: Store) -> None:
+def test_messages_of_a_killed_store_arrive(tmp_path: Path) -> None:
+    """Before an opening for writing puts their units."""
+    with open_store(tmp_path / "owned") as store:
+        put(store, "t", 25)
+        shutil.copytree(tmp_path / "owned", tmp_path / "s")
+    root = tmp_path / "s"
+    (queue_file(root, "t", number=2)).unlink()
+    write_at(queue_file(root, "t", number=1), 3 * UNIT, bytes(7 * UNIT))
+    stream = reader(root, startingOffsets="earliest")
+    first = next_batch(stream, INITIAL)
+    everything = [("t", 0, i) for i in range(25)]
+    assert rows(stream, INITIAL, first) == everything
+    # A planned batch has the same rows before an opening for writing and after it.
+    assert rows(reader(root), INITIAL, first) == everything
+    open_store(root).close()
+    assert rows(reader(root), INITIAL, first) == everything
+    assert next_batch(reader(root), first) == first
+
+
+def test_a_dropped_stream_leaves_no_open_store(store: Store) -> None:
     put(store, "t", 5)
-    seen = live(store.path)
-    assert seen.ends() == {("t", 0): 5}
-    path = queue_file(store.path, "t")
-    kept = path.read_bytes()
-    write_at(path, 3 * UNIT, bytes(2 * UNIT))
-    assert seen.ends(now=True) == {("t", 0): 3}
-    write_at(path, 0, kept)
-    assert seen.ends(now=True) == {("t", 0): 5}
+    stream = reader(store.path)
+    next_batch(stream, INITIAL)
+    opened = stream.plan.stores()["store"].snapshot.store
+    del stream
+    gc.collect()
+    assert opened.life.has_ended
+    stream = reader(store.path)
+    next_batch(stream, INITIAL)
+    opened = stream.plan.stores()["store"].snapshot.store
+    stream.stop()
+    assert opened.life.has_ended
 
 
 def test_queues_that_are_not_selected_keep_their_place(store: Store) -> None:
