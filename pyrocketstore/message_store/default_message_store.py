@@ -104,8 +104,7 @@ class DefaultMessageStore(ReadCalls, RemovalCalls):
         message once it can be read from its queue, and for each further queue that it names
     broker_stats_manager : BrokerStatsManager or None, counts puts, gets and deliveries
     only_topics : collection of str, or None: the topics that are to be read from a read-only store.
-        Others may be missing in it, and `refresh` raises StoreStateError. A writable store refuses
-        it: StoreFormatError
+        Others may be missing in it. A writable store refuses it: StoreFormatError
 
     The thread of ReputMessageService calls the listener, for each message that was put since
     `start`, in the order of the log; not on a SLAVE. Its exceptions are logged. While it runs,
@@ -349,8 +348,6 @@ class DefaultMessageStore(ReadCalls, RemovalCalls):
         with self.life_lock:
             if not self.life.is_loaded:
                 raise StoreStateError(f"{self.root}: the store is closed")
-            if self.files.only is not None:
-                raise StoreStateError(f"{self.root}: the store was opened for some topics alone")
             self.check_root()
             before = self.commit_log.get_max_offset()
             if not self.reader.follow():

@@ -18,6 +18,7 @@ from pyrocketstore.system.signal_shield import check_abandoned
 
 if TYPE_CHECKING:
     from pyrocketstore.config.message_store_config import MessageStoreConfig
+    from pyrocketstore.consume_queue.topic_buckets import TopicBuckets
     from pyrocketstore.message_store.topic_config import TopicConfigFile
     from pyrocketstore.schedule.delay_offsets import DelayOffsets
     from pyrocketstore.system.env import Env
@@ -48,6 +49,7 @@ class ReadOnlyFiles:
         self._env, self._root, self._moved = env, root, moved
         self._topics, self._delay_offsets = topics, delay_offsets
         self._identity: tuple[int, int] | None = None
+        self._only: TopicBuckets | None = None
         #: None: a refresh loads the files again
         self.follower: Follower | None = None
 
@@ -58,6 +60,7 @@ class ReadOnlyFiles:
         """
         self._env.require_directory(self._root)
         self._identity = self._identity_of_root()
+        self._only = files.only
         self.follower = self._load(files, self._topics, self._delay_offsets)
 
     def check_root(self) -> None:
@@ -88,7 +91,9 @@ class ReadOnlyFiles:
         followers: list[Follower | None] = []
 
         def load(config: MessageStoreConfig) -> LoadedFiles:
-            fresh = LoadedFiles(self._env, config, read_only=True, appended=Event())
+            fresh = LoadedFiles(
+                self._env, config, read_only=True, appended=Event(), only=self._only
+            )
             try:
                 self._env.require_directory(self._root)
                 followers.append(self._load(fresh, None, None))
@@ -131,7 +136,7 @@ class ReadOnlyFiles:
                 if flags.write_error is not None:
                     raise without_frames(flags.write_error)
                 flags.end_repair(True, False, False)
-                if files.plan is not None and files.only is None:
+                if files.plan is not None:
                     follower = Follower(files, files.plan, owner, files.expired_in)
             except StoreIOError as error:
                 if not was_removed(error) or not attempts.another():

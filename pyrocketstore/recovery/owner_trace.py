@@ -109,6 +109,8 @@ class QueueFolders:
         gone: list[tuple[str, int]] = []  # since an earlier look
         if self._has_changed(table.path):
             topics = set(find_topics(self._env, table.path, warn=False))
+            if table.only is not None:
+                topics = {topic for topic in topics if topic in table.only}
             for topic in self._ids.keys() - topics:
                 gone += [(topic, queue_id) for queue_id in self._ids.pop(topic)]
             for topic in topics - self._ids.keys():

@@ -349,7 +349,7 @@ class Follower:
         """Return new objects of the queues that have records in a part, or units in memory."""
         flags = RunningFlags()
         flags.begin_repair()  # an error is not tried again: the next call does that
-        seen = self._seen(part)
+        seen = self._store.selected(self._seen(part))
         grown: dict[Key, ConsumeQueue] = {}
         stops: dict[Key, int] = {}
         for key in seen.keys() | self._built:

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import pyrocketstore
-from pyrocketstore.consume_queue.topic_buckets import bucket_of
-from pyrocketstore.errors import StoreError, StoreFormatError, StoreStateError, StoreTypeError
+from pyrocketstore.consume_queue.topic_buckets import TopicBuckets, bucket_of
+from pyrocketstore.errors import StoreError, StoreFormatError, StoreTypeError
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 from pyrocketstore.recovery import clean_stop
 from support.damage_table import (
@@ -181,10 +181,52 @@ def test_a_store_for_some_topics(
     try:
         assert store.get_max_offset_in_queue(OTHERS[2], 0) == 50
         assert store.get_message("g", OTHERS[2], 0, 0, 16).message_count == 16
-        with pytest.raises(StoreStateError, match="for some topics alone"):
-            store.refresh()
     finally:
         store.shutdown()
+
+
+def test_a_store_for_some_topics_is_refreshed(tmp_path: Path) -> None:
+    """While its owner puts, makes queues, is restarted and drops a topic."""
+    settings = {"mapped_file_size_commit_log": 4096, "mapped_file_size_consume_queue": 200}
+    config = pyrocketstore.MessageStoreConfig(**settings).at_root(str(tmp_path))
+    others = [topic for topic in map(str, range(50)) if topic not in TopicBuckets(["a", "new"])]
+    writer = pyrocketstore.open(tmp_path, **settings)
+    writer.put("a", b"x")
+    writer.put(others[0], b"x")
+    store = DefaultMessageStore(config, read_only=True, only_topics=["a", "new"])
+    store.load()
+    loaded = [store.files]
+    try:
+        for number in range(60):
+            if number in (20, 40):
+                writer.close()
+                writer = pyrocketstore.open(tmp_path, **settings)
+            if number == 50:
+                writer.drop_topic("a")
+            for topic in ("a", "new", others[number % 3])[number % 2 :]:
+                writer.put(topic, b"y", queue_id=number // 10)
+            if number % 3:
+                writer.wait_dispatched()
+            store.refresh()
+            assert store.get_max_phy_offset() == writer.message_store.get_max_phy_offset()
+            writer.wait_dispatched()
+            ends = {
+                (queue.topic, queue.queue_id): queue.get_max_offset_in_queue()
+                for queue in writer.message_store.consume_queues()
+                if queue.topic in ("a", "new") and queue.get_max_offset_in_queue()
+            }
+            found = {(q.topic, q.queue_id): q for q in store.consume_queues()}
+            assert {key: q.get_max_offset_in_queue() for key, q in found.items()} == ends, number
+            for key, queue in found.items():
+                units = queue.read_units(0, ends[key])
+                theirs = writer.message_store.get_consume_queue(*key).read_units(0, ends[key])
+                assert units.phy_offset.tolist() == theirs.phy_offset.tolist()
+            if store.files is not loaded[-1]:
+                loaded.append(store.files)
+        assert len(loaded) <= 8  # else it follows
+    finally:
+        store.shutdown()
+        writer.close()
 
 
 def test_odd_topics_are_refused(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ class StoreSnapshot:
             if on_corrupt == "fail":
                 self.close()
                 raise error
-            if topics is None:  # else the store is opened again, with all
+            if topics is None or may_be_empty:  # else the store is opened again, with all
                 LOG.warning("rocketmq-store continues after damage: %s", error)
 
     def _loaded(self, env: Env, given: MessageStoreConfig) -> DefaultMessageStore:

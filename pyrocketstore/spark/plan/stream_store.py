@@ -63,13 +63,13 @@ class StreamStore:
         self._open()
 
     def _open(self) -> None:
-        conf, env = self._options.broker_conf, self.env
+        conf, topics = self._options.broker_conf, self._options.named_topics()
 
         def opened() -> StoreSnapshot:
             # Tasks report damage under onCorrupt=fail: the stream may have passed it.
-            return StoreSnapshot(self.place, conf, "skip", env=env, may_be_empty=True)
+            return StoreSnapshot(self.place, conf, "skip", topics, self.env, may_be_empty=True)
 
-        self.snapshot = retried(opened, env)
+        self.snapshot = retried(opened, self.env)
         self.close = weakref.finalize(self, self.snapshot.close)
 
     # ---- queues ----------------------------------------------------------------------------------
