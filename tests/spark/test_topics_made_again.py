@@ -358,6 +358,8 @@ def test_a_batch_of_a_topic_that_is_made_again(tmp_path: Path, caplog, view, cou
     caplog.clear()
     assert read_plan(lenient) == [("kept", 0, number) for number in range(3)]
     assert any("removed and made again" in text for text in caplog.messages)
+    gone = [text for text in caplog.messages if "units are gone" in text]
+    assert all(f"{tmp_path}/consumequeue/t/" in text for text in gone) and gone
 
 
 def test_every_task_of_a_batch_refuses_another_topic(tmp_path: Path) -> None:

@@ -106,8 +106,8 @@ def _read_log_of_queues(
     log = LogReader(env, task.log_files, options, skipped)
     for pinned, offsets, units in selection.leftovers():
         yield from _records_of_units(log, pinned, offsets, units, batches)
-    if selection.lost:
-        skipped.add(f"{task.file.path}: units are gone", selection.lost, 0)
+    for directory, count in selection.lost.items():
+        skipped.add(f"{directory}: units are gone", count, 0)
 
 
 def _read_log(

@@ -34,14 +34,16 @@ class QueueSelection:
         self._low = np.zeros(len(ranges), np.int64)
         self._high = np.zeros(len(ranges), np.int64)
         held: list[QueueUnits] = []
-        self.lost = 0
+        #: {directory of a queue: how many of its units are gone}
+        self.lost: dict[str, int] = {}
         for number, pinned in enumerate(ranges):
             units = RangeUnits(env, pinned, fail_on_data_loss=fail_on_data_loss)
             low = units.search(task.own_begin)
             high = max(low, units.search(task.own_stop))
             held.append(units.read(low, high))
             self._low[number], self._high[number] = low, high
-            self.lost += units.lost
+            if units.lost:
+                self.lost[pinned.directory] = units.lost
         self._base = np.cumsum(self._high - self._low) - (self._high - self._low)
         columns = zip(*held, strict=True)
         self._units = QueueUnits(*(np.concatenate(column) for column in columns))
