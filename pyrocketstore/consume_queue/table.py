@@ -107,7 +107,7 @@ class ConsumeQueueTable:
         self.has_others = False
         for topic, ids, is_link in found:
             check_abandoned()
-            if self.only is not None and topic not in self.only:
+            if ids is None:
                 self.has_others = True
                 continue
             self._topics[topic] = {queue_id: self._new(topic, queue_id) for queue_id in ids}

@@ -25,11 +25,11 @@ LOG = logger(__name__)
 
 
 class FoundTopic(NamedTuple):
-    """A topic with its queue ids, sorted. `is_link`: a symbolic link may be in place of its
-    directory."""
+    """A topic with its queue ids, sorted; None for a topic that is left out. `is_link`: a symbolic
+    link may be in place of its directory."""
 
     topic: str
-    queue_ids: list[int]
+    queue_ids: list[int] | None
     is_link: bool
 
 
@@ -45,15 +45,14 @@ def find_queues(
 
     Names that are not valid, and names of files, are skipped; `warn` logs their paths.
     `on_temporary` is called with each temporary file that a killed process was creating. Topics
-    outside of `only` are yielded without queue ids, and their directories are not listed. Raises
-    StoreIOError.
+    outside of `only` are left out: their directories are not listed. Raises StoreIOError.
 
     Source: RocketMQ 4.9.3 DefaultMessageStore#loadConsumeQueue.
     Differs: 4.9.3 takes a file for an empty queue, and skips the others silently.
     """
     for topic, is_link in _topics(env, directory, warn):
         if only is not None and topic not in only:
-            yield FoundTopic(topic, [], is_link)
+            yield FoundTopic(topic, None, is_link)
             continue
         path = f"{directory}/{topic}"
         # A directory needs no check for links: the one above it was checked.
