@@ -7,7 +7,6 @@ ranges.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterator
@@ -25,6 +24,7 @@ from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
 from pyrocketstore.index.index_service import IndexService
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 from pyrocketstore.message_store.lost_ends import listed_log_files
+from pyrocketstore.recovery.current_sizes import load_with_sizes
 from pyrocketstore.recovery.other_formats import check_format
 from pyrocketstore.spark.options import EARLIEST, LATEST, Bound, SourceOptions, StorePlace
 from pyrocketstore.spark.read.units import UNITS_AT_FIRST, UNITS_AT_ONCE, RangeUnits
@@ -79,32 +79,24 @@ class StoreSnapshot:
                 LOG.warning("rocketmq-store continues after damage: %s", error)
 
     def _loaded(self, env: Env, given: MessageStoreConfig) -> DefaultMessageStore:
-        """Load the store. The file sizes are detected again where a new store created its first
-        files after the detection."""
+        def load(used: MessageStoreConfig) -> DefaultMessageStore:
+            # A record may name further queues, of other topics.
+            topics = None if used.enable_multi_dispatch else self._topics
+            store = DefaultMessageStore(used, env=env, read_only=True, only_topics=topics)
+            try:
+                store.load()
+            except BaseException:
+                store.shutdown()
+                raise
+            store.settings_of_reload = detected
+            return store
 
         def detected() -> MessageStoreConfig:
             return detect_sizes(env, self.root, given, read_only=True)
 
-        settings = detected()
-        while True:
-            used, error = settings, None
-            # A record may name further queues, of other topics.
-            topics = None if used.enable_multi_dispatch else self._topics
-            store = DefaultMessageStore(used, env=env, read_only=True, only_topics=topics)
-            with contextlib.ExitStack() as unless_returned:
-                unless_returned.callback(store.shutdown)
-                try:
-                    store.load()
-                except StoreCorruptionError as found:
-                    error = found
-                settings = detected()
-                if settings != used:
-                    continue
-                if error is not None:
-                    raise error
-                unless_returned.pop_all()
-                store.settings_of_reload = detected
-                return store
+        return load_with_sizes(
+            env, detected, load, lambda store: store.plan, DefaultMessageStore.shutdown
+        )
 
     def refresh(self, *, again: bool = False) -> bool:
         """Make readable what the owner of the store has written since; return False where no queue
@@ -303,11 +295,11 @@ def store_settings(env: Env, place: StorePlace, broker_conf: str | None) -> Mess
     return settings
 
 
-def check_places(options: SourceOptions, *, may_be_empty: bool) -> None:
-    """Raise StoreFormatError where a store is missing; `may_be_empty` allows an empty directory."""
+def check_places(options: SourceOptions) -> None:
+    """Raise StoreFormatError where a store is missing, unless its directory is empty."""
     env = Env()
     for place in options.places:
-        if not (may_be_empty and env.is_dir(place.root) and not env.listdir(place.root)):
+        if not env.is_dir(place.root) or env.listdir(place.root):
             store_settings(env, place, options.broker_conf)
 
 

@@ -7,7 +7,7 @@ it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,7 +69,7 @@ class StreamPlan:
         self._pinned: Positions | None = None
         #: queues that are gone, and were reported
         self._gone: set[QueueKey] = set()
-        self._marks = StreamStores(self.stores, options, recovery_s)
+        self._marks = StreamStores(self.stores, options, self.looks)
         #: the waiting units that were reported
         self._reported: dict[QueueKey, int] = {}
         check_brokers(options.starting, [place.broker_name for place in options.places])
@@ -101,7 +101,13 @@ class StreamPlan:
         after recovery_s.
         """
         self._frozen = self.look(now=True)
-        waiting = self._settled_waiting(self._frozen)
+        waiting = self.waiting()
+        for now in self.looks() if waiting else ():
+            self._frozen |= {key: now[key] for key in waiting if key in now}
+            still = self.waiting()
+            waiting = {key: still[key] for key in waiting if key in still}
+            if not waiting:
+                break
         if not waiting:
             return
         key, first = min(waiting.items())
@@ -172,6 +178,14 @@ class StreamPlan:
             for name, end in store.ends(now=now).items()
         }
 
+    def looks(self) -> Iterator[Positions]:
+        """Yield the ends of new looks, until recovery_s have passed."""
+        env = self._env_of_stores()
+        until_ns = env.monotonic_ns() + int(self.recovery_s * 1e9)
+        while env.monotonic_ns() < until_ns:
+            env.sleep(_LOOK_AGAIN_S)
+            yield self.look(now=True)
+
     def _queue_ends(self) -> Positions:
         present = self.look()
         if self._frozen is None:
@@ -187,22 +201,6 @@ class StreamPlan:
             for broker, store in self.stores().items()
             for name, waiting in store.waiting.items()
         }
-
-    def _settled_waiting(self, queue_ends: Positions) -> dict[QueueKey, Waiting]:
-        """Return the units that still wait after recovery_s; moves `queue_ends` past the others."""
-        env = self._env_of_stores()
-        until_ns = env.monotonic_ns() + int(self.recovery_s * 1e9)
-        waiting = self.waiting()
-        while waiting and env.monotonic_ns() < until_ns:
-            env.sleep(_LOOK_AGAIN_S)
-            now, still = self.look(now=True), self.waiting()
-            for key in list(waiting):
-                if key not in still or still[key].first >= waiting[key].stop:
-                    del waiting[key]
-                else:
-                    waiting[key] = dataclasses.replace(still[key], stop=waiting[key].stop)
-                queue_ends[key] = now.get(key, queue_ends[key])
-        return waiting
 
     def _report_waiting(self) -> None:
         """Log units that wait for longer than recovery_s, once."""
@@ -298,14 +296,13 @@ class StreamPlan:
         short = self._short(begins, queue_ends)
         if not short:
             return queue_ends
-        env = self._env_of_stores()
-        until_ns = env.monotonic_ns() + int(self.recovery_s * 1e9)
         queue_ends = self.look(now=True)
-        while (still := self._short({k: begins[k] for k in short}, queue_ends)) and (
-            env.monotonic_ns() < until_ns
-        ):
-            env.sleep(_LOOK_AGAIN_S)
-            queue_ends = self.look(now=True)
+        looks = self.looks()
+        while still := self._short({k: begins[k] for k in short}, queue_ends):
+            now = next(looks, None)
+            if now is None:
+                break
+            queue_ends = now
         if self._frozen is None:
             return queue_ends
         # This run ends before the messages that the recovery put back.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
 from pyrocketstore.display import logger
@@ -14,7 +14,6 @@ from pyrocketstore.spark.task_types import DataLossError, Mark, QueueRange
 
 LOG = logger(__name__)
 
-_LOOK_AGAIN_S = 0.1
 #: Broker -> how its store is mismatched, and queue -> how it is mismatched.
 _Mismatches = tuple[dict[str, str], dict[QueueKey, str]]
 
@@ -30,8 +29,8 @@ class StreamStores:
     Parameters
     ----------
     stores : callable, broker -> its queues
-    patience_s : seconds that a store may contradict a mark before that counts: an opening after a
-        kill removes units and puts them back
+    looks : callable, yields after each new look at the stores, as long as they may contradict a
+        mark before that counts: an opening after a kill removes units and puts them back
 
     Threads: one.
     """
@@ -40,11 +39,11 @@ class StreamStores:
         self,
         stores: Callable[[], Mapping[str, StreamStore]],
         options: SourceOptions,
-        patience_s: float,
+        looks: Callable[[], Iterable[object]],
     ) -> None:
         self._stores = stores
         self._options = options
-        self._patience_s = patience_s
+        self._looks = looks
         #: of queues that were compared: where they were read to, and ended
         self._compared: dict[QueueKey, tuple[int, int]] = {}
         self._warned = False
@@ -128,17 +127,12 @@ class StreamStores:
             )
 
     def _settled(self, marks: StreamMarks, keys: Set[QueueKey]) -> _Mismatches:
-        """Return the stores and the queues of `keys` that contradict marks after patience_s."""
+        """Return the stores and the queues of `keys` that contradict marks after all looks."""
         found = self._contradicting(marks, keys)
-        if not any(found):
-            return found
-        env = next(iter(self._stores().values())).env
-        until_ns = env.monotonic_ns() + int(self._patience_s * 1e9)
-        while any(found) and env.monotonic_ns() < until_ns:
-            env.sleep(_LOOK_AGAIN_S)
-            for store in self._stores().values():
-                store.ends(now=True)
+        for _ in self._looks() if any(found) else ():
             found = self._contradicting(marks, keys)
+            if not any(found):
+                break
         return found
 
     def _contradicting(self, marks: StreamMarks, keys: Set[QueueKey]) -> _Mismatches:

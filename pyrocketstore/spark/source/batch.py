@@ -52,7 +52,7 @@ class RocketMQStoreSource(DataSource):
         from pyrocketstore.spark.plan.snapshot import check_places
 
         options = read_options(self.options, ANY)
-        check_places(options, may_be_empty=True)
+        check_places(options)
         if options.snapshot == "load":
             self.pinned = plan(options)
         return ddl_of(columns_of(options)[0])
@@ -75,7 +75,7 @@ class RocketMQStoreSource(DataSource):
 
         try:
             options = read_options(self.options, STREAM)
-            check_places(options, may_be_empty=True)
+            check_places(options)
             columns = check_schema(schema, options)
             return StoreStreamReader(options, columns, names=schema.fieldNames())
         except StoreError as error:  # PySpark would report an UnboundLocalError instead
