@@ -35,8 +35,7 @@ from direct_reads import (
 from pyrocketstore.spark.source.stream import StoreStreamReader
 from streams import live, next_batch, reader
 from streams import rows as batch_rows
-from support.deliveries import no_deliveries
-from support.golden_stores import GOLDEN, KEPT
+from support.golden_stores import GOLDEN
 from support.golden_stores import NAMES as STORES
 
 
@@ -64,13 +63,11 @@ def streamed(root: Path, *names: str, limit: int = 1000, **options: object) -> l
 
 @pytest.fixture
 def golden(tmp_path: Path) -> Any:
-    """A golden store's copy, opened and closed once: a stream makes no recovery."""
+    """A golden store's copy."""
 
     def unpacked(name: str) -> Path:
         with tarfile.open(GOLDEN / f"{name}.tar.xz") as tar:
             tar.extractall(tmp_path, filter="fully_trusted")
-        with no_deliveries():
-            pyrocketstore.open(tmp_path / name, config=GOLDEN / f"{name}.conf", **KEPT).close()
         return tmp_path / name
 
     return unpacked
