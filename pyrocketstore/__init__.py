@@ -20,9 +20,8 @@ The public names:
     open, Store                          a store directory: put, read, query, verify
     PutMessageResult                     the result of a put
     MessageExt                           a stored message
-    MessageReader, SkippedMessages,
-    SkippedRange                         the iterator of `Store.read`, and its skipped messages
-    FollowedMessages                     the iterator of `Store.follow`
+    MessageReader, FollowedMessages      the iterators of `Store.read` and `Store.follow`
+    SkippedMessages, SkippedRange        the messages that they have skipped
     KeyHits                              the result of `Store.query_many`
     Sql92Filter                          a filter of properties, for `where=`
     Consumer, Transaction                a member of a group; a message not committed
@@ -38,6 +37,7 @@ The public names:
         OffsetOutOfRange,
         UnknownTopicError                a read outside of the stored data
         MessagesRemovedError             messages expired before a consumer had read them
+        ReplicationError                 the log of a broker cannot be copied
         MissingExtraError                an optional dependency is not installed
     StoreWarning                         a warning about a store or its settings
 
@@ -79,6 +79,7 @@ if TYPE_CHECKING:  # `as`: a type checker takes the name as public
     from pyrocketstore.errors import MissingExtraError as MissingExtraError
     from pyrocketstore.errors import OffsetOutOfRange as OffsetOutOfRange
     from pyrocketstore.errors import PutError as PutError
+    from pyrocketstore.errors import ReplicationError as ReplicationError
     from pyrocketstore.errors import StoreCorruptionError as StoreCorruptionError
     from pyrocketstore.errors import StoreError as StoreError
     from pyrocketstore.errors import StoreFormatError as StoreFormatError
@@ -126,7 +127,7 @@ _NAMES = {
     "filter.sql92": "Sql92Filter",
     "errors": """
         DamagedMessageError DiskFullError MessagesRemovedError MissingExtraError OffsetOutOfRange
-        PutError
+        PutError ReplicationError
         StoreCorruptionError StoreError StoreFormatError StoreFsyncError StoreIOError
         StoreStateError StoreTypeError StoreWarning UnknownTopicError
     """,

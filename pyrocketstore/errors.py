@@ -68,6 +68,11 @@ class StoreStateError(StoreError):
     """The store cannot do this in the state it is in (closed, read-only, already open, forked)."""
 
 
+class ReplicationError(StoreError):
+    """The copy of another broker's log cannot continue: the logs differ, or the other side does not
+    keep the protocol. The text has the physical offsets. Nothing was cut."""
+
+
 class StoreIOError(StoreError, OSError):
     """A system call failed.
 

@@ -36,6 +36,7 @@ from pyrocketstore.files.file_systems import FileSystems
 from pyrocketstore.files.lock_file import store_lock
 from pyrocketstore.flush.async_put import AsyncPuts
 from pyrocketstore.index.sync_point import SYNC_POINT
+from pyrocketstore.message_store.copied_log import CopiedLog
 from pyrocketstore.message_store.end_of_puts import StoreFailure
 from pyrocketstore.message_store.loaded_files import LoadedFiles
 from pyrocketstore.message_store.loading import LoadingToWrite
@@ -420,6 +421,14 @@ class DefaultMessageStore(ReadCalls, RemovalCalls):
             check_lock=self._lock_file.check,
         )
         self.reports.services = self.puts.services = self.services
+        self.copied_log = CopiedLog(
+            self.commit_log,
+            self.puts,
+            self.services,
+            self.life,
+            self.running_flags,
+            lambda: self.why_not_writeable,
+        )
         if self._broker_stats is not None:
             self._broker_stats.follow(self.commit_log.core.queue_put_totals)
             self.services.on_look = self._tick_broker_stats
@@ -578,6 +587,8 @@ class DefaultMessageStore(ReadCalls, RemovalCalls):
         if self.life.has_ended:  # another thread has done it
             return
         self.on_dead("closed")
+        if self.life.is_started:
+            self.services.end_copy()
         self.commit_log.close()
         is_flushed = None  # no service has run
         if self.life.is_started:

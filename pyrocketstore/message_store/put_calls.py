@@ -10,9 +10,10 @@ from pyrocketstore.arguments.read_arguments import timeout_of
 from pyrocketstore.arguments.scalars import exact_int64
 from pyrocketstore.commit_log._puts import PutMessageResult
 from pyrocketstore.dispatch.reput import ReputMessageService
-from pyrocketstore.errors import PutError, StoreStateError, without_frames
+from pyrocketstore.errors import StoreStateError, without_frames
 from pyrocketstore.files.allocate_mapped_file_service import AllocateMappedFileService
 from pyrocketstore.files.transient_store_pool import TransientStorePool
+from pyrocketstore.message_store.copied_log import CopiedLog
 from pyrocketstore.message_store.encoded_puts import PutResults
 from pyrocketstore.message_store.end_of_puts import StoreFailure
 from pyrocketstore.message_store.loaded_files import LoadedFiles
@@ -44,6 +45,7 @@ class PutCalls:
     removals: Removals
     store_failure: StoreFailure
     services: StoreServices = set_by_start()
+    copied_log: CopiedLog = set_by_start()
     reput_service: ReputMessageService = set_by_start()
     allocate_service: AllocateMappedFileService | None
 
@@ -115,15 +117,8 @@ class PutCalls:
         """
         phy_offset = exact_int64("phy_offset", phy_offset)
         self.removals.check_started()
-        if not self.life.takes_puts or not self.files.running_flags.is_writeable():
-            cause = self.why_not_writeable
-            raise StoreStateError(f"{self.root}: no data can be appended: {cause}") from cause
-        self.puts.make_room()
-        end = self.files.commit_log.append_data(phy_offset, data)
-        stored = self.files.commit_log.get_appended_offset()
-        status = self.services.flush_service.handle_disk_flush(stored, True)
-        if status is not PutMessageStatus.PUT_OK:
-            raise PutError(status, True, 0, f"the log is not durable up to {stored}")
+        end = self.copied_log.append(phy_offset, data)
+        self.copied_log.settle()
         return end
 
     def get_data_end(self) -> int:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from pyrocketstore.cleaning.expired_files import (
     CleanCommitLogService,
@@ -41,6 +42,9 @@ from pyrocketstore.schedule.service import ScheduleMessageService
 from pyrocketstore.system.service_thread import ServiceThread, require_thread
 from pyrocketstore.system.stalls import StallLog
 
+if TYPE_CHECKING:
+    from pyrocketstore.ha.ha_client import HAClient
+
 LOG = logger(__name__)
 
 
@@ -75,10 +79,10 @@ class StoreServices:
         self.repair_service = RepairService(files.env, repair)
         self._repair_lock = threading.Lock()
         self._repair_ended = self._all_started = False
-        #: None: this store delivers no delayed messages
+        #: None: no delayed messages are delivered, no transactions, no master's log
         self.schedule_service: ScheduleMessageService | None = None
-        #: None before the first transaction
         self.transaction_service: ServiceThread | None = None
+        self.ha_client: HAClient | None = None
         self._schedule_ended = False
         #: called four times a second
         self.on_look: Callable[[], None] = lambda: None
@@ -314,6 +318,21 @@ class StoreServices:
             except (RuntimeError, MemoryError) as error:
                 LOG.error("no transaction is checked until the next opening: %s", error)
 
+    def start_copy(self, client: HAClient) -> None:
+        """Start the thread that copies the log of a master; `end_copy` and `stop` end it.
+
+        Raises StoreStateError if the system cannot start a thread.
+        """
+        self.ha_client = client
+        client.on_death = self._died
+        with require_thread(client.name):
+            client.start()
+
+    def end_copy(self) -> None:
+        """End the copy of a master's log: call before the log is closed."""
+        if self.ha_client is not None:
+            self.ha_client.shutdown(None)
+
     def _died(self, service: ServiceThread) -> None:
         cause = StoreStateError(f"the thread {service.name} has died: {service.failure!r}")
         cause.__cause__ = service.failure
@@ -326,6 +345,7 @@ class StoreServices:
         flushed. Returns True when everything is dispatched and durable. After a Ctrl-C it is called
         again.
         """
+        self.end_copy()
         self.async_puts.let_go()
         with self._repair_lock:
             self._repair_ended = self._schedule_ended = True

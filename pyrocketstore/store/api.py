@@ -74,6 +74,7 @@ from pyrocketstore.store.opening import (
 )
 from pyrocketstore.store.presets import check_preset
 from pyrocketstore.store.puts import BatchPuts, SlowAppends, SlowPuts
+from pyrocketstore.store.replication import make_client, with_master
 from pyrocketstore.store.rows import KeyHits
 from pyrocketstore.store.unreadable_hits import UnreadableHits
 from pyrocketstore.system._open_state import StoreState
@@ -118,6 +119,8 @@ def open(
     preset: Literal["small"] | None = None,
     env: Env | None = None,
     transaction_check: Callable[[Transaction], object] | None = None,
+    follow: str | None = None,
+    follow_from: Literal["first", "last"] | int | None = None,
     **settings: Unpack[StoreSettings],
 ) -> Store:
     """Open a store directory: load and recover its files, and start its services.
@@ -141,6 +144,12 @@ def open(
         `transaction_check_interval` ms. It returns "commit", "rollback" or None, for unknown. After
         `transaction_check_max` answers of None the transaction is discarded: its message goes to
         the topic TRANS_CHECK_MAX_TIME_TOPIC
+    follow : "host:port" of a broker's HA service (its listenPort + 1): copy its log as it grows, so
+        that every message can be read, queried and consumed here. Puts are refused. Nothing is
+        acknowledged: no put of that broker counts this copy. See docs/replication.md
+    follow_from : where the copy begins in a directory without a log: "first", the broker's first
+        file (asked of the port before that of `follow`), "last", its last file, or a physical
+        offset, the first byte of a file
     settings : fields of MessageStoreConfig, for example `flush_disk_type`. File sizes that are not
         given are detected from the files. The store deletes no expired file unless
         `file_reserved_time`, `disk_max_used_space_ratio` or a broker.conf is given
@@ -168,11 +177,12 @@ def open(
 
     def open_store() -> Store:
         noticed: list[str] = []
-        base = base_settings(root, config, strict, settings, noticed)
+        given = base_settings(root, config, strict, settings, noticed)
+        base, master = with_master(given, follow, follow_from, read_only=read_only)
 
         def opened(final: MessageStoreConfig) -> Store:
             notices[:] = noticed
-            more = read_only, store_host, unique_key, topics_json, notices, check
+            more = read_only, store_host, unique_key, topics_json, notices, check, master
             return Store(Opening(used, base, final, *more))
 
         if not read_only:
@@ -338,6 +348,9 @@ class Store(StoreCalls):
             opening.notices.append(cleaning.notice)
         if self._transaction_check is not None:
             self._all_transactions()
+        if opening.master is not None:
+            client = make_client(engine.env, engine.copied_log, opening.master, engine.config)
+            engine.services.start_copy(client)
 
     # ---- life cycle ---------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from pyrocketstore.store.presets import with_preset
 from pyrocketstore.system.env import Env
 
 if TYPE_CHECKING:
+    from pyrocketstore.store.replication import Master
     from pyrocketstore.store.settings import AnyPath, StoreSettings
     from pyrocketstore.store.transactions import TransactionCheck
 
@@ -47,6 +48,7 @@ class Opening(NamedTuple):
     topics_json: bool
     notices: list[str]
     transaction_check: TransactionCheck | None
+    master: Master | None
 
 
 def base_settings(

@@ -23,8 +23,8 @@ FUNCTION_LINES_MAX = 70
 HOUSE = """
     display errors results _rocketstore
     arguments system record filter config files index commit_log consume_queue dispatch flush
-    recovery cleaning columns reading consumer schedule transaction message_store verify store
-    low_level metrics spark __init__ cli __main__
+    recovery cleaning columns reading consumer schedule transaction ha message_store verify
+    store low_level metrics spark __init__ cli __main__
 """.split()
 
 #: Folders and modules of `spark/`, in order. Within a folder only cycles are refused.

@@ -16,7 +16,7 @@ import pyrocketstore
 SOURCE = Path(pyrocketstore.__file__).read_text(encoding="utf-8")
 #: Folders that belong to the engine: importing the package, or decoding columns, loads none.
 ENGINE = "commit_log consume_queue dispatch flush recovery cleaning message_store store".split()
-HELP_LINES_MAX = 100
+HELP_LINES_MAX = 102
 
 
 def loaded(code: str) -> set[str]:

@@ -1,0 +1,88 @@
+"""Goal: a store that follows a broker of 4.9.3 has its log, queues and index, byte for byte.
+Method: a name server, brokers and producers; a store in this process copies. Then both directories
+are dumped by 4.9.3's own store."""
+
+from __future__ import annotations
+
+import base64
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+import pyrocketstore
+from broker import Cluster, Line
+
+pytestmark = [pytest.mark.java, pytest.mark.slow]
+
+CONFIG: Line = {
+    "mappedFileSizeCommitLog": 1 << 16,
+    "mappedFileSizeConsumeQueue": 2000,
+    "maxHashSlotNum": 1000,
+    "maxIndexNum": 4000,
+}
+SETTINGS = {
+    "mapped_file_size_commit_log": 1 << 16,
+    "mapped_file_size_consume_queue": 2000,
+    "max_hash_slot_num": 1000,
+    "max_index_num": 4000,
+}
+LONGEST_S = 60.0
+COUNT = 120
+
+
+def requests_of(part: int) -> list[Line]:
+    bodies = [b"%d %d " % (part, number) + b"x" * 500 for number in range(COUNT)]
+    return [
+        {
+            "topic": "t",
+            "tags": "A",
+            "keys": "k",
+            "body": base64.b64encode(body).decode(),
+            "properties": [],
+        }
+        for body in bodies
+    ]
+
+
+def wait_for_end(copy: pyrocketstore.Store, end: int) -> None:
+    deadline = time.monotonic() + LONGEST_S
+    while copy.message_store.get_max_phy_offset() < end:
+        client = copy.message_store.services.ha_client
+        assert client is not None and client.failure_of_copy is None, client.state
+        assert time.monotonic() < deadline, client.state
+        time.sleep(0.02)
+    copy.wait_dispatched()
+
+
+def end_of(store: Path) -> int:
+    with pyrocketstore.open(store, read_only=True, **SETTINGS) as reader:
+        return reader.message_store.get_max_phy_offset()
+
+
+def log_bytes(store: Path, end: int) -> bytes:
+    files = sorted((store / "commitlog").iterdir())
+    return b"".join(file.read_bytes() for file in files)[:end]
+
+
+@pytest.mark.timeout(600)
+def test_a_copy_of_a_broker_that_is_written_killed_and_restarted(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    master, path = tmp_path / "master", tmp_path / "copy"
+    for part, ending in enumerate((signal.SIGKILL, signal.SIGTERM)):
+        with cluster.broker(master, CONFIG, ending):
+            cluster.produce(requests_of(2 * part))
+            with pyrocketstore.open(
+                path, follow=f"127.0.0.1:{cluster.port + 1}", **SETTINGS
+            ) as copy:
+                wait_for_end(copy, end_of(master))
+                cluster.produce(requests_of(2 * part + 1))
+                wait_for_end(copy, end_of(master))
+                assert sum(copy.max_offset("t", q) for q in copy.queues("t")) == (
+                    2 * COUNT * (part + 1)
+                )
+                end = copy.message_store.get_max_phy_offset()
+    assert log_bytes(path, end) == log_bytes(master, end)
+    assert cluster.java.dump(path, CONFIG) == cluster.java.dump(master, CONFIG)
