@@ -22,7 +22,7 @@ The public names:
     MessageExt                           a stored message
     MessageReader, FollowedMessages      the iterators of `Store.read` and `Store.follow`
     SkippedMessages, SkippedRange        the messages that they have skipped
-    KeyHits                              the result of `Store.query_many`
+    KeyHits, ReplicaState                the results of `query_many`, of `Store.replication`
     Sql92Filter                          a filter of properties, for `where=`
     Consumer, Transaction                a member of a group; a message not committed
 
@@ -90,6 +90,7 @@ if TYPE_CHECKING:  # `as`: a type checker takes the name as public
     from pyrocketstore.errors import StoreWarning as StoreWarning
     from pyrocketstore.errors import UnknownTopicError as UnknownTopicError
     from pyrocketstore.filter.sql92 import Sql92Filter as Sql92Filter
+    from pyrocketstore.ha.ha_client import ReplicaState as ReplicaState
     from pyrocketstore.message_store.broker_stats import BrokerStatsManager as BrokerStatsManager
     from pyrocketstore.message_store.default_message_store import (
         DefaultMessageStore as DefaultMessageStore,
@@ -125,6 +126,7 @@ _NAMES = {
     "config.message_store_config": "BrokerRole FlushDiskType MessageStoreConfig",
     "consumer.consumer": "Consumer",
     "filter.sql92": "Sql92Filter",
+    "ha.ha_client": "ReplicaState",
     "errors": """
         DamagedMessageError DiskFullError MessagesRemovedError MissingExtraError OffsetOutOfRange
         PutError ReplicationError

@@ -9,6 +9,7 @@ from pyrocketstore.cli import (  # noqa: F401  they register themselves
     commands,
     consumer_commands,
     follow_command,
+    replication_command,
     spark_commands,
 )
 from pyrocketstore.cli.store_command import app

@@ -252,5 +252,6 @@ def store_command(function: Callable[..., Any]) -> Callable[..., Any]:
 def app() -> None:
     """Inspect a store directory of Apache RocketMQ 4.9.3 or of pyrocketstore.
 
-    Every command opens the store read-only: it creates, locks and changes nothing there.
+    Every command but follow-broker opens the store read-only: it creates, locks and changes nothing
+    there.
     """

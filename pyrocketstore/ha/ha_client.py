@@ -39,7 +39,6 @@ class ReplicaState:
     state : "connecting", "comparing", "following", "failed" (it has ended by `error`) or "stopped"
     end : int, physical offset of the next byte of the master that is expected; -1: not known yet
     reported : int, the greatest physical offset that was reported to the master; -1: none
-    master_end : int, physical offset behind the last byte that the master has offered; -1: none yet
     error : str or None, the error that has ended the copy or the last connection
     """
 
@@ -47,7 +46,6 @@ class ReplicaState:
     state: str = "connecting"
     end: int = -1
     reported: int = -1
-    master_end: int = -1
     error: str | None = None
 
 
@@ -299,7 +297,6 @@ class _Connection:
                 f"{self._name}: a frame for physical offset {phy_offset} instead of {self._next}"
             )
         self._rest = size
-        self._client.note(master_end=phy_offset + size)
         self._empty = 0 if size else self._empty + 1
         if self._empty >= EMPTY_HEARTBEATS and self._tail is not None:
             raise ReplicationError(

@@ -1,4 +1,4 @@
-"""The frames between a slave and its master: docs/format.md has the layout."""
+"""The frames between a slave and its master: docs/replication.md has the layout."""
 
 from __future__ import annotations
 

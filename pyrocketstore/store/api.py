@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from pyrocketstore.consumer.arrivals import Arrivals
     from pyrocketstore.consumer.consumer import Consumer
     from pyrocketstore.filter.sql92 import Sql92Filter
+    from pyrocketstore.ha.ha_client import ReplicaState
     from pyrocketstore.message_store.store_stats import StoreStats
     from pyrocketstore.schedule.pending import DelayedMessages
     from pyrocketstore.store.consumers import ConsumerPosition, StoreConsumers
@@ -408,6 +409,18 @@ class Store(StoreCalls):
         """
         engine = self.message_store
         return not self._state.is_open and (engine.life.has_ended or engine.pid != os.getpid())
+
+    @property
+    def replication(self) -> ReplicaState | None:
+        """The state of the copy of a master's log, as a value that does not change; None without
+        `follow`, and without the settings of a slave.
+
+        Threads: any, also after `close`.
+        """
+        if self.read_only:
+            return None
+        client = self.message_store.services.ha_client
+        return None if client is None else client.state
 
     def _while_open(self) -> StoreState:
         """A context that raises StoreStateError where the store is closed before or meanwhile."""

@@ -34,7 +34,7 @@ def copied(root: Path, master: ScriptedMaster, end: int, **more: Any) -> None:
 
 
 def arrived_to(store: Store, end: int) -> None:
-    """Wait until everything that lies before `end` has arrived, partial records excepted."""
+    """Wait until everything before `end` has arrived, partial records excepted."""
     client = client_of(store)
     wait_until(lambda: client.state.end >= end or client.failure_of_copy is not None)
     assert client.failure_of_copy is None, client.state

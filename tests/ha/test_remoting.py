@@ -4,12 +4,7 @@ Method: a broker of the test answers with frames of 4.9.3, other frames and dama
 
 from __future__ import annotations
 
-import json
-import socket
 import struct
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,49 +14,9 @@ import pyrocketstore
 from pyrocketstore import ReplicationError
 from pyrocketstore.ha.remoting import LogRange, log_range_of
 from support.copies import FILE, copied_to, make_log
+from support.fake_broker import answer_to, broker, frame
 from support.ha_master import LogMaster, ScriptedMaster
 from support.sizes import SIZES
-
-TABLE = {"commitLogMinOffset": "65536", "commitLogMaxOffset": "70000", "brokerVersion": "399"}
-
-
-def frame(head: object, body: bytes = b"", kind: int = 0) -> bytes:
-    text = head if isinstance(head, bytes) else json.dumps(head).encode()
-    return struct.pack(">ii", 4 + len(text) + len(body), kind << 24 | len(text)) + text + body
-
-
-def answer_to(request: dict[str, Any], table: Any = TABLE, **more: Any) -> bytes:
-    head = {"code": 0, "flag": 1, "language": "JAVA", "opaque": request["opaque"], **more}
-    return frame(head, json.dumps({"table": table}).encode())
-
-
-@contextmanager
-def broker(*answers: Any, port: int = 0) -> Iterator[int]:
-    """A broker that gives each connection all answers; a callable gets the request."""
-
-    def serve() -> None:
-        while True:
-            try:
-                opened, _ = listener.accept()
-            except OSError:
-                return
-            with opened:
-                size, kind = struct.unpack(">ii", opened.recv(8, socket.MSG_WAITALL))
-                text = opened.recv(size - 4, socket.MSG_WAITALL)
-                assert kind == len(text)
-                request = json.loads(text)
-                for answer in answers:
-                    opened.sendall(answer(request) if callable(answer) else answer)
-
-    listener = socket.create_server(("127.0.0.1", port))
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    try:
-        yield int(listener.getsockname()[1])
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join()
 
 
 def test_the_range_of_a_log() -> None:

@@ -86,3 +86,39 @@ def test_a_copy_of_a_broker_that_is_written_killed_and_restarted(
                 end = copy.message_store.get_max_phy_offset()
     assert log_bytes(path, end) == log_bytes(master, end)
     assert cluster.java.dump(path, CONFIG) == cluster.java.dump(master, CONFIG)
+
+
+@pytest.mark.timeout(600)
+def test_a_sync_master_counts_no_put_for_a_copy(cluster: Cluster, tmp_path: Path) -> None:
+    """The connection alone lets the master wait for its time limit: docs/replication.md."""
+    config = {**CONFIG, "brokerRole": "SYNC_MASTER", "slaveTimeout": 300}
+    with cluster.broker(tmp_path / "master", config, signal.SIGTERM):
+        alone = cluster.produce(requests_of(0)[:3])
+        address = f"127.0.0.1:{cluster.port + 1}"
+        with pyrocketstore.open(tmp_path / "copy", follow=address, **SETTINGS) as copy:
+            wait_for_end(copy, end_of(tmp_path / "master"))
+            followed = cluster.produce(requests_of(1)[:3])
+            wait_for_end(copy, end_of(tmp_path / "master"))
+        again = cluster.produce(requests_of(2)[:3])
+    assert {line["status"] for line in alone + again} == {"SLAVE_NOT_AVAILABLE"}
+    assert {line["status"] for line in followed} == {"FLUSH_SLAVE_TIMEOUT"}
+
+
+@pytest.mark.timeout(600)
+def test_a_sync_master_counts_the_acknowledgements_of_a_slave(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    config = {**CONFIG, "brokerRole": "SYNC_MASTER"}
+    with cluster.broker(tmp_path / "master", config, signal.SIGKILL):
+        slave = {
+            "broker_role": "SLAVE",
+            "ha_master_address": f"127.0.0.1:{cluster.port + 1}",
+            "flush_disk_type": "SYNC_FLUSH",
+        }
+        with pyrocketstore.open(tmp_path / "copy", **slave, **SETTINGS) as copy:
+            state = copy.replication
+            assert state is not None
+            first = cluster.produce(requests_of(0)[:1])  # the log of the master was empty
+            wait_for_end(copy, end_of(tmp_path / "master"))
+            lines = cluster.produce(requests_of(1))
+    assert {line["status"] for line in lines} == {"SEND_OK"}, (first, lines)

@@ -47,6 +47,7 @@ CALLS: dict[str, Callable[[Store], object]] = {
     "query": lambda store: store.query("t", "k"),
     "query_many": lambda store: store.query_many("t", ["k"]),
     "stats": lambda store: store.stats(),
+    "replication": lambda store: pyrocketstore.ReplicaState("h:1"),  # of a store that follows
     "verify": lambda store: store.verify(),
     "trim": lambda store: store.trim(before=0),
     "positions": lambda store: store.consumer_positions(),

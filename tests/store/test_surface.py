@@ -19,8 +19,8 @@ ROOT = Path(__file__).parent.parent.parent
 NAMES = """
     aflush aput aput_many close closed consumer consumer_positions delayed drop_topic flush follow
     get get_many max_offset message_store min_offset offset_at path prepare put put_batch put_many
-    query query_many queues read read_batch read_only refresh stats store_host topics transaction
-    transactions trim verify wait_dispatched
+    query query_many queues read read_batch read_only refresh replication stats store_host topics
+    transaction transactions trim verify wait_dispatched
 """.split()
 
 RIGHT = """
