@@ -15,29 +15,28 @@ from typing import Any
 import pytest
 
 import pyrocketstore
-from pyrocketstore import PutError, Store, StoreFormatError, StoreTypeError
+from pyrocketstore import PutError, StoreFormatError, StoreTypeError
 from pyrocketstore.ha.comparison import COMPARED_BYTES
 from pyrocketstore.ha.ha_client import HAClient
-from support.copies import FILE, LONGEST_S, client_of, copied_to, log_of, make_log, wait_until
+from support.copies import (
+    FILE,
+    LONGEST_S,
+    arrived_to,
+    client_of,
+    copied_to,
+    follow,
+    log_of,
+    make_log,
+    wait_until,
+)
 from support.ha_master import Link, LogMaster, ScriptedMaster
 from support.sizes import SIZES, TINY_SIZES
-
-
-def follow(root: Path, master: ScriptedMaster, **more: Any) -> Store:
-    return pyrocketstore.open(root, follow=master.address, **{"follow_from": 0, **SIZES, **more})
 
 
 def copied(root: Path, master: ScriptedMaster, end: int, **more: Any) -> None:
     """Follow until the copy ends at `end`, then close it."""
     with follow(root, master, **more) as store:
         copied_to(store, end)
-
-
-def arrived_to(store: Store, end: int) -> None:
-    """Wait until everything before `end` has arrived, partial records excepted."""
-    client = client_of(store)
-    wait_until(lambda: client.state.end >= end or client.failure_of_copy is not None)
-    assert client.failure_of_copy is None, client.state
 
 
 def failed(root: Path, master: ScriptedMaster, **more: Any) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import pyrocketstore
 from pyrocketstore import Store
 from pyrocketstore.ha.ha_client import HAClient
+from support.ha_master import ScriptedMaster
 from support.sizes import SIZES
 
 FILE = SIZES["mapped_file_size_commit_log"]
@@ -48,3 +49,15 @@ def copied_to(store: Store, end: int) -> None:
     wait_until(lambda: client.state.end >= end or client.failure_of_copy is not None)
     assert client.failure_of_copy is None, client.state
     assert store.message_store.get_max_phy_offset() == end
+
+
+def follow(root: Path, master: ScriptedMaster, **more: Any) -> Store:
+    """Open a store that follows a master from physical offset 0 on."""
+    return pyrocketstore.open(root, follow=master.address, **{"follow_from": 0, **SIZES, **more})
+
+
+def arrived_to(store: Store, end: int) -> None:
+    """Wait until everything before `end` has arrived, partial records excepted."""
+    client = client_of(store)
+    wait_until(lambda: client.state.end >= end or client.failure_of_copy is not None)
+    assert client.failure_of_copy is None, client.state
