@@ -9,6 +9,7 @@ from typing import Any
 from pyrocketstore.arguments.read_arguments import timeout_of
 from pyrocketstore.arguments.scalars import exact_int64
 from pyrocketstore.commit_log._puts import PutMessageResult
+from pyrocketstore.config.message_store_config import BrokerRole
 from pyrocketstore.dispatch.reput import ReputMessageService
 from pyrocketstore.errors import StoreStateError, without_frames
 from pyrocketstore.files.allocate_mapped_file_service import AllocateMappedFileService
@@ -317,7 +318,10 @@ class PutCalls:
 
     @property
     def why_no_puts(self) -> BaseException | None:
-        """The reason why puts are refused, if an error or `append_data` is one; else None."""
+        """The reason why puts are refused, if an error, `append_data` or the role of a slave is
+        one; else None."""
+        if self.why_not_writeable is None and self.files.config.broker_role is BrokerRole.SLAVE:
+            return StoreStateError(f"{self.root}: the copy of a master: put into the master")
         return self.why_not_writeable or self.files.commit_log.why_no_puts()
 
     # ---- dispatch -----------------------------------------------------------------------------
