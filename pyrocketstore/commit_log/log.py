@@ -10,9 +10,12 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pyrocketstore.commit_log._append import CommitLogCore, QueueSlot, StoreTimes
 from pyrocketstore.commit_log._puts import PutMessageResult, make_result
 from pyrocketstore.commit_log._scan import TopicMinOffsets, status_name
+from pyrocketstore.commit_log.parallel_scan import records_between
 from pyrocketstore.config.dledger import (
     ENTRY_HEADER_SIZE,
     ENTRY_MAGIC_CODE,
@@ -37,6 +40,7 @@ from pyrocketstore.files.multi_path import MultiPathMappedFileQueue
 from pyrocketstore.files.planned_changes import PlannedChanges
 from pyrocketstore.files.queue_directories import check_queue_directory
 from pyrocketstore.files.temporary_files import remove_temporary_files
+from pyrocketstore.index.gaps import FoundKeys
 from pyrocketstore.record import _message
 from pyrocketstore.record._message import MessageExt
 from pyrocketstore.record._record import HEADER_SIZE, RecordHeader, crc32, record_size
@@ -62,7 +66,7 @@ from pyrocketstore.record.message import (
 from pyrocketstore.results import AppendMessageStatus, PutMessageStatus, Status
 from pyrocketstore.system._env import Event
 from pyrocketstore.system.live_stores import was_removed
-from pyrocketstore.system.signal_shield import shielded
+from pyrocketstore.system.signal_shield import check_abandoned, shielded
 from pyrocketstore.system.stalls import NEXT_FILE, untimed
 
 if TYPE_CHECKING:
@@ -433,6 +437,20 @@ class CommitLog:
         """
         begin = self._begin_of_record(phy_offset)
         return -1 if begin is None else RecordHeader(begin).store_timestamp
+
+    def keys_between(self, begin: int, end: int) -> Iterator[FoundKeys]:
+        """Yield the keys of the records in [begin, end), bytes of the log, chunk by chunk.
+
+        Raises StoreIOError.
+        """
+        for chunk in records_between(self.env, self, begin, end):
+            check_abandoned()
+            keys = FoundKeys(*chunk.key_columns())
+            for row in np.flatnonzero(keys.store_timestamp < 0).tolist():
+                at = int(keys.phy_offset[row])
+                keys.store_timestamp[row] = self.pickup_store_timestamp(at, self.record_size(at))
+            if len(keys.phy_offset):
+                yield keys
 
     def _begin_of_record(self, phy_offset: int) -> bytes | None:
         """Return up to MARK_SIZE bytes from `phy_offset` on, None if no record begins there."""

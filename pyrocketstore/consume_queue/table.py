@@ -186,6 +186,10 @@ class ConsumeQueueTable:
             self._listed = changes, queues
         return queues.copy()
 
+    def keys_with_units(self) -> set[tuple[str, int]]:
+        """Return (topic, queue id) of each queue that has units."""
+        return {(queue.topic, queue.queue_id) for queue in self.all() if queue.core.unit_count > 0}
+
     def by_topic(self) -> dict[str, dict[int, ConsumeQueue]]:
         """Return {topic: {queue id: queue}}, sorted."""
         return {topic: self.of_topic(topic) for topic in self.topics()}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pyrocketstore.commit_log.lost_records import LostRecords
 from pyrocketstore.consume_queue._units import MAX_ADDR
 from pyrocketstore.consume_queue.many_queues import read_ranges
 from pyrocketstore.consume_queue.table import is_safe_name
@@ -40,7 +41,7 @@ from pyrocketstore.system.env import O_RDWR, parent_directory
 if TYPE_CHECKING:
     from pyrocketstore.commit_log._chunk_scan import LogChunk
     from pyrocketstore.commit_log._scan import TopicMinOffsets, TopicQueueMap
-    from pyrocketstore.commit_log.lost_records import LostRecords
+    from pyrocketstore.commit_log.log import CommitLog
     from pyrocketstore.consume_queue.queue import ConsumeQueue
     from pyrocketstore.files._mapped_file import MappedFile
 
@@ -132,6 +133,13 @@ class Log(NamedTuple):
     torn_end: int
     lost: LostRecords
     min_offsets: TopicMinOffsets
+
+    @classmethod
+    def of(cls, log: CommitLog, begin: int, end: int, torn_end: int) -> Log:
+        """Return the part [begin, end) of a log."""
+        find = log.mapped_file_queue.find_mapped_file_by_offset
+        lost = LostRecords(log.env, log, begin, end)
+        return cls(lambda at: find(at, False), begin, end, torn_end, lost, log.min_offsets)
 
     def read(self, phy_offset: int, size: int) -> bytes:
         """Return bytes of one file of the log; b"" when the log has no such bytes.

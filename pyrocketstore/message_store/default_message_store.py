@@ -312,7 +312,7 @@ class DefaultMessageStore(ReadCalls, RemovalCalls):
             bit_map=self._find_bit_map,
             complete_removals=lambda: self.removals.complete(contextlib.nullcontext()),
             replay_observed=lambda plan: self.program_dispatch.replay(
-                files, plan, self._find_bit_map()
+                files.commit_log, plan, self._find_bit_map()
             ),
         ).load()
 

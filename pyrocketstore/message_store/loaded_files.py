@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 
 from pyrocketstore.flush.index_flush import IndexFlush
+from pyrocketstore.index.gaps import uncovered
 from pyrocketstore.reading.rocketmq_reads import StoreReads
-from pyrocketstore.recovery.index_gaps import uncovered
 from pyrocketstore.recovery.plan import RecoveryPlan
 from pyrocketstore.recovery.store_files import StoreFiles
 from pyrocketstore.system.life_state import set_by_load

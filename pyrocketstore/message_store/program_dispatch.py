@@ -14,12 +14,12 @@ from pyrocketstore.dispatch.observers import (
     Observers,
     arriving_of,
 )
+from pyrocketstore.dispatch.replay import replay_observed
 from pyrocketstore.errors import StoreStateError
 from pyrocketstore.recovery.plan import RecoveryPlan
-from pyrocketstore.recovery.replay import replay_observed
-from pyrocketstore.recovery.store_files import StoreFiles
 
 if TYPE_CHECKING:
+    from pyrocketstore.commit_log.log import CommitLog
     from pyrocketstore.dispatch.reput import ReputMessageService
 
 __all__ = ["ProgramDispatch"]
@@ -55,14 +55,14 @@ class ProgramDispatch:
         light = self._config.enable_lmq
         return Observers(self.dispatchers, arriving, light_queues=light, bit_map=bit_map)
 
-    def replay(self, files: StoreFiles, plan: RecoveryPlan, bit_map: BitMap | None) -> None:
+    def replay(self, log: CommitLog, plan: RecoveryPlan, bit_map: BitMap | None) -> None:
         """Call the dispatchers for the records that recovery has read. Raises StoreIOError."""
         if not self.dispatchers:
             return
         observers = Observers(self.dispatchers, None, light_queues=False, bit_map=bit_map)
         self._replayed_by = threading.get_ident()
         try:
-            replay_observed(files, plan.scan_from, plan.log_end, observers)
+            replay_observed(log, plan.scan_from, plan.log_end, observers)
         finally:
             self._replayed_by = None
 

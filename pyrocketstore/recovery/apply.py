@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import partial
 
 from pyrocketstore.commit_log._scan import status_name
 from pyrocketstore.consume_queue.kept_units import KeptUnit
@@ -17,20 +18,20 @@ from pyrocketstore.consume_queue.queue_recovery import (
     erase_torn_end,
     give_back_units,
 )
+from pyrocketstore.consume_queue.restarted_queues import dispatch_restarted
 from pyrocketstore.consume_queue.unit_check import (
     names_record,
     repair_units,
 )
+from pyrocketstore.dispatch.replay import replay
 from pyrocketstore.display import REPORTED_ELSEWHERE, logger
 from pyrocketstore.files.abort_file import AbortFile
 from pyrocketstore.files.broken_folder import broken_folder
 from pyrocketstore.files.file_systems import FileSystems
 from pyrocketstore.files.mapped_file_queue import has_data
-from pyrocketstore.recovery.index_gaps import fill_gaps
+from pyrocketstore.index.gaps import fill_gaps
 from pyrocketstore.recovery.log_end import first_store_time, scan_start
 from pyrocketstore.recovery.plan import RecoveryPlan, readable_log
-from pyrocketstore.recovery.replay import replay_plan
-from pyrocketstore.recovery.restarted_queues import dispatch_restarted, queues_with_units
 from pyrocketstore.recovery.store_files import StoreFiles
 from pyrocketstore.results import Status
 
@@ -116,17 +117,31 @@ def apply_plan(store: StoreFiles, plan: RecoveryPlan) -> None:
             queue.truncate_dirty_logic_files(min(written_again, plan.log_end))
         cover_at_most(queue, plan.log_end)
     if plan.replay_from is not None:
-        had_units = queues_with_units(store)
-        replay_plan(store, plan, plan.replay_from)
-        dispatch_restarted(store, plan.log_end, had_units)
+        had_units = store.queue_table.keys_with_units()
+        _replay(store, plan, plan.replay_from)
+        again = partial(replay, log, store.dispatcher)
+        dispatch_restarted(store.queue_table, plan.log_end, had_units, again)
     if store.index_enabled and not store.read_only:
-        plan.keyless += fill_gaps(store, plan.log_end)
+        limit = store.config.max_key_search_bytes
+        plan.keyless += fill_gaps(store.index_service, log, plan.log_end, limit)
         store.index_service.erase_rest()
     _give_back_units(store, plan)
     for queue in store.consume_queues():
         erase_torn_end(queue)
         cover_at_most(queue, plan.log_end)
     store.dispatcher.position = plan.log_end
+
+
+def _replay(store: StoreFiles, plan: RecoveryPlan, start: int) -> None:
+    """Replay records that 4.9.3 would leave out first, then from 4.9.3's own start on."""
+    kept = store.index_service.files
+    if not plan.clean and start < plan.scan_from and store.index_enabled:
+        replay(store.commit_log, store.dispatcher, start, plan.scan_from)
+        start = plan.scan_from
+        if not kept or kept[-1].is_write_full():
+            last = kept[-1] if kept else None
+            store.dispatcher.set_index_file(store.index_service.begin_new_file(last))
+    replay(store.commit_log, store.dispatcher, start, plan.log_end, plan.chunks)
 
 
 def _cut_minimums(store: StoreFiles, plan: RecoveryPlan) -> None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from pyrocketstore.commit_log._chunk_scan import LogChunk
 from pyrocketstore.commit_log._scan import TopicQueueMap, verdict_of
-from pyrocketstore.commit_log.lost_records import LostRecords
 from pyrocketstore.commit_log.parallel_scan import records_between
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.consume_queue.queue_recovery import give_up_torn_end
@@ -29,8 +28,8 @@ from pyrocketstore.consume_queue.unit_check import (
 )
 from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE, NO_LIMIT, PRE_BLANK
 from pyrocketstore.display import logger
+from pyrocketstore.index.gaps import first_unindexed
 from pyrocketstore.recovery.clean_stop import LAST_FILES
-from pyrocketstore.recovery.index_gaps import first_missing_key, uncovered
 from pyrocketstore.recovery.log_end import (
     LogEnd,
     allow_record,
@@ -314,24 +313,18 @@ def _find_unindexed_end(store: StoreFiles, plan: RecoveryPlan) -> None:
 
     Raises StoreIOError.
     """
-    files = store.index_service.files_before(plan.log_end)
-    lowest = max(0, store.commit_log.get_min_offset())
-    parts = uncovered(files, store.commit_log, lowest, plan.log_end)
-    if not parts or parts[-1][1] < plan.log_end:
-        return
-    begin, end = parts[-1]
-    if plan.replay_from is not None and plan.replay_from <= begin:
-        return
-    stop = min(end, begin + store.config.max_key_search_bytes)
-    unsearched = stop
-    if max(plan.keys_from, plan.keyed_end) <= max(begin, plan.scan_from):
-        unsearched = min(stop, max(begin, plan.scan_from))  # the scan has found no key after it
-    first = first_missing_key(store.env, store.commit_log, files, begin, unsearched)
+    first, keyless = first_unindexed(
+        store.index_service,
+        store.commit_log,
+        plan.log_end,
+        store.config.max_key_search_bytes,
+        keyless_from=max(plan.scan_from, plan.keys_from, plan.keyed_end),
+        dispatched_from=NO_LIMIT if plan.replay_from is None else plan.replay_from,
+    )
     if first >= 0:
         LOG.warning("the index ends before byte %d of the log: its keys are put again", first)
         plan.replay_from = first if plan.replay_from is None else min(first, plan.replay_from)
-    elif stop == end:
-        plan.keyless.append((begin, end))
+    plan.keyless += keyless
 
 
 def _furthest(store: StoreFiles) -> int:
@@ -443,14 +436,11 @@ def _check_ends(
 
 def readable_log(store: StoreFiles, files: tuple[MappedFile, ...], plan: RecoveryPlan) -> Log:
     """Return the readable part of the log, to compare units with it."""
-    find = store.commit_log.mapped_file_queue.find_mapped_file_by_offset
     last = files[-1].file_from_offset + files[-1].file_size
     # A killed process may have dispatched records of a file that a power cut has removed.
     torn_end = plan.log_end if plan.clean else last + store.commit_log.file_size
     begin = files[0].file_from_offset
-    lost = LostRecords(store.env, store.commit_log, begin, plan.log_end)
-    minimums = store.commit_log.min_offsets
-    return Log(lambda at: find(at, False), begin, plan.log_end, torn_end, lost, minimums)
+    return Log.of(store.commit_log, begin, plan.log_end, torn_end)
 
 
 def _doubtful_ends(

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyrocketstore.commit_log._scan import TopicQueueMap, verdict_of
 from pyrocketstore.commit_log.log import END_FILE_MIN_BLANK_LENGTH
-from pyrocketstore.commit_log.lost_records import LostRecords
 from pyrocketstore.commit_log.parallel_scan import LogScan
 from pyrocketstore.consume_queue.growth import QueueChanged, take_written_units
 from pyrocketstore.consume_queue.multi_dispatch import put_unit
 from pyrocketstore.consume_queue.table import is_safe_name
 from pyrocketstore.consume_queue.unit_check import Log, UnitCheck
 from pyrocketstore.dispatch._dispatcher import Dispatcher
+from pyrocketstore.dispatch.replay import replay
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError, without_frames
 from pyrocketstore.files.running_flags import RunningFlags
@@ -39,7 +39,6 @@ from pyrocketstore.recovery.log_end import (
     valid_records_after,
 )
 from pyrocketstore.recovery.owner_trace import Owner, QueueFolders, owner_of
-from pyrocketstore.recovery.replay import replay
 from pyrocketstore.recovery.store_files import StoreFiles
 from pyrocketstore.results import Status
 from pyrocketstore.system._env import Event
@@ -411,11 +410,7 @@ class Follower:
         return check
 
     def _log_of(self, part: _Part) -> Log:
-        files = part.log.mapped_file_queue
-        begin, end = files.mapped_files[0].file_from_offset, part.end
-        lost = LostRecords(self._store.env, part.log, begin, end)
-        find = files.find_mapped_file_by_offset
-        return Log(lambda at: find(at, False), begin, end, end, lost, part.log.min_offsets)
+        return Log.of(part.log, part.file.file_from_offset, part.end, part.end)
 
     def _compare(self, part: _Part, grown: dict[Key, ConsumeQueue]) -> None:
         """Raise _Changed if a unit contradicts its record."""
@@ -433,14 +428,7 @@ class Follower:
             put_unit(request, find, multi=multi, enable_lmq=lmq, min_offsets=minimums)
 
         dispatcher = self._dispatcher(find, put, lambda *given: None, index_enabled=False)
-        building = self._building(part.log, dispatcher)
-        replay(building, part.start, part.end, deque(part.chunks))
-
-    def _building(self, log: CommitLog, dispatcher: Dispatcher) -> StoreFiles:
-        """Return the files as a replay of new records uses them, before readers find those."""
-        files = copy.copy(self._store)
-        files.commit_log, files.dispatcher = log, dispatcher
-        return files
+        replay(part.log, dispatcher, part.start, part.end, deque(part.chunks))
 
     def _dispatcher(
         self,
@@ -503,8 +491,7 @@ class Follower:
                 lambda kind, topic, queue_id, error: errors.append(error),
                 index_enabled=True,
             )
-            building = self._building(self._store.commit_log, dispatcher)
-            replay(building, part.start, part.end, deque(part.chunks))
+            replay(self._store.commit_log, dispatcher, part.start, part.end, deque(part.chunks))
             if errors:
                 path = os.path.join(self._store.config.store_path_root_dir, "index")
                 raise StoreIOError(errors[0] or errno.EIO, "append", path)

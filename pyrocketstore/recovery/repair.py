@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING
 
+from pyrocketstore.consume_queue.restarted_queues import dispatch_restarted
+from pyrocketstore.dispatch.replay import replay
 from pyrocketstore.display import logger
-from pyrocketstore.recovery.replay import replay
-from pyrocketstore.recovery.restarted_queues import dispatch_restarted, queues_with_units
 from pyrocketstore.recovery.store_files import StoreFiles
 from pyrocketstore.system.periodic import PeriodicService
 
@@ -53,7 +54,7 @@ def repair(store: StoreFiles, dispatch_paused: AbstractContextManager[None]) -> 
         end = int(dispatcher.position)
         position = _lost_from(store, index_failed)
         dispatcher.last_phy_offset = -1  # keys before it are missing
-        had_units = queues_with_units(store)
+        had_units = store.queue_table.keys_with_units()
         flags.begin_repair()
         whole = False
         try:
@@ -63,10 +64,11 @@ def repair(store: StoreFiles, dispatch_paused: AbstractContextManager[None]) -> 
                 dispatcher.resume_index()
             while position < end and not flags.is_write_error():
                 stop = min(store.commit_log.roll_next_file(position), end)
-                replay(store, position, stop)
+                replay(store.commit_log, dispatcher, position, stop)
                 position = stop
             if not flags.is_write_error():
-                dispatch_restarted(store, end, had_units)
+                again = partial(replay, store.commit_log, dispatcher)
+                dispatch_restarted(store.queue_table, end, had_units, again)
             if not flags.is_write_error():
                 _raise_next_offsets(store)
                 whole = True

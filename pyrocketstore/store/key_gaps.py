@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrocketstore.errors import StoreIOError, StoreWarning
-from pyrocketstore.recovery.index_gaps import Int64s, missing_keys
+from pyrocketstore.index.gaps import Int64s, missing_keys
 from pyrocketstore.system.live_stores import Attempts, was_removed
 from pyrocketstore.system.signal_shield import shielded
 
@@ -96,7 +96,7 @@ class KeyGaps:
         attempts = Attempts(self._env)
         while start < end:
             try:
-                keys = missing_keys(self._env, self._log, self._files, start, end)
+                keys = missing_keys(self._log, self._files, start, end)
                 return [(chunk.phy_offset, chunk.key_hash) for chunk in keys]
             except StoreIOError as error:
                 # The owner of the store deletes files of the log, then those of the index.

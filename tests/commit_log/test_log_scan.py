@@ -24,9 +24,10 @@ from pyrocketstore.commit_log._chunk_scan import LogChunk, LogScanner
 from pyrocketstore.commit_log._scan import TopicQueueMap, scan_file
 from pyrocketstore.commit_log.parallel_scan import LogScan
 from pyrocketstore.config.message_store_config import MessageStoreConfig
+from pyrocketstore.dispatch import replay
 from pyrocketstore.files.mapped_file_queue import MappedFileQueue
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
-from pyrocketstore.recovery import log_end, replay
+from pyrocketstore.recovery import log_end
 from pyrocketstore.system import threads
 from pyrocketstore.system.env import Env
 from pyrocketstore.system.thread_pool import ThreadPool
@@ -346,7 +347,7 @@ def rebuilt(source: Path, target: Path, lost: tuple[str, ...], **settings: Any) 
 
 def the_slow_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every record is read again and dispatched by the loop that knows all cases."""
-    monkeypatch.setattr(replay, "_replay_chunks", lambda store, start, end, known: start)
+    monkeypatch.setattr(replay._Chunks, "replay", lambda chunks, start, end: start)
 
 
 @pytest.mark.parametrize("size", CHUNK_SIZES)

@@ -22,8 +22,8 @@ from pyrocketstore import (
     StoreTypeError,
 )
 from pyrocketstore.dispatch.observers import Observers
+from pyrocketstore.dispatch.replay import replay, replay_observed
 from pyrocketstore.record._message import properties_to_string
-from pyrocketstore.recovery.replay import replay, replay_observed
 from pyrocketstore.results import DispatchRequest
 
 SIZES = {
@@ -298,13 +298,14 @@ def test_a_replay_steps_over_damage_and_repairs_call_nothing(
     store.wait_dispatched()
     assert len(calls) == 10
     with store.dispatch_paused():
-        replay(store, 0, store.get_max_phy_offset())
+        replay(store.commit_log, store.dispatcher, 0, store.get_max_phy_offset())
     assert len(calls) == 10
     calls.clear()
     with (tmp_path / "s" / "commitlog" / ("0" * 20)).open("r+b") as log:
         log.seek(4 * size)
         log.write(b"\xff" * 8)
-    replay_observed(store, 0, 10 * size, Observers([calls.append], None, light_queues=False))
+    observers = Observers([calls.append], None, light_queues=False)
+    replay_observed(store.commit_log, 0, 10 * size, observers)
     assert [r.consume_queue_offset for r in calls] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
     store.shutdown()
 

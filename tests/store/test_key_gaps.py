@@ -22,10 +22,10 @@ from typing import Any
 import pytest
 
 import pyrocketstore
+from pyrocketstore.commit_log.log import CommitLog
 from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.errors import StoreError
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
-from pyrocketstore.recovery import index_gaps
 from pyrocketstore.store import key_gaps
 from pyrocketstore.store.key_gaps import KeyGaps
 from pyrocketstore.system.env import Env
@@ -55,14 +55,14 @@ def root(whole: Path, tmp_path: Path) -> Path:
 def searches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
     """The ranges of the log in which keys are looked for."""
     ranges: list[tuple[int, int]] = []
-    plain = index_gaps.records_between
+    plain = CommitLog.keys_between
 
-    def noted(env: Env, log: Any, begin: int, end: int) -> Any:
+    def noted(log: CommitLog, begin: int, end: int) -> Any:
         ranges.append((begin, end))
-        return plain(env, log, begin, end)
+        return plain(log, begin, end)
 
     with monkeypatch.context() as patch:
-        patch.setattr(index_gaps, "records_between", noted)
+        patch.setattr(CommitLog, "keys_between", noted)
         yield ranges
 
 

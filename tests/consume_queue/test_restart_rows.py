@@ -9,7 +9,7 @@ import random
 import numpy as np
 import pytest
 
-from pyrocketstore.recovery.restarted_queues import _from, _groups, _restart
+from pyrocketstore.consume_queue.restarted_queues import _from, _groups, _restart
 from support.seed import SEED
 
 

@@ -7,21 +7,19 @@ then cut where the new messages start, and the log is dispatched again from ther
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyrocketstore.commit_log.lost_records import LostRecords
 from pyrocketstore.commit_log.parallel_scan import records_between
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.consume_queue.queue_recovery import restart_queue
+from pyrocketstore.consume_queue.table import ConsumeQueueTable
 from pyrocketstore.consume_queue.unit_check import Key, Log, further_units
 from pyrocketstore.display import logger
-from pyrocketstore.recovery.replay import replay
-from pyrocketstore.recovery.store_files import StoreFiles
 
-__all__ = ["dispatch_restarted", "queues_with_units"]
+__all__ = ["dispatch_restarted"]
 
 LOG = logger(__name__)
 
@@ -29,12 +27,12 @@ LOG = logger(__name__)
 _Rows = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
-def queues_with_units(store: StoreFiles) -> set[Key]:
-    """Return the queues that have units."""
-    return {(q.topic, q.queue_id) for q in store.consume_queues() if q.core.unit_count > 0}
-
-
-def dispatch_restarted(store: StoreFiles, end: int, had_units: Collection[Key]) -> None:
+def dispatch_restarted(
+    table: ConsumeQueueTable,
+    end: int,
+    had_units: Collection[Key],
+    replay: Callable[[int, int], None],
+) -> None:
     """After a dispatch of the log up to `end`, have each queue name the newest message of each of
     its queue offsets.
 
@@ -42,6 +40,7 @@ def dispatch_restarted(store: StoreFiles, end: int, had_units: Collection[Key]) 
     ----------
     end : int, physical offset
     had_units : the queues that had units before the dispatch
+    replay : callable(start, end), dispatches a part of the log again
 
     No checksum covers the queue offset of a record. A queue therefore starts again only at a record
     that the next record of the queue follows, or at queue offset 0 if the queue had no units.
@@ -53,13 +52,13 @@ def dispatch_restarted(store: StoreFiles, end: int, had_units: Collection[Key]) 
     while True:
         queues = {
             (queue.topic, queue.queue_id): queue
-            for queue in store.consume_queues()
+            for queue in table.all()
             if queue.core.repeated_at >= 0
         }
         if not queues:
             return
         starts: dict[Key, tuple[int, int]] = {}
-        for key, rows in _rows_of(store, queues, end).items():
+        for key, rows in _rows_of(table, queues, end).items():
             start = _restart(*rows, may_be_alone=key not in had_units)
             if start is not None and start[1] > last.get(key, -1):
                 starts[key] = start
@@ -76,7 +75,7 @@ def dispatch_restarted(store: StoreFiles, end: int, had_units: Collection[Key]) 
             restart_queue(queues[key], queue_offset, phy_offset)
         if not starts:
             return
-        replay(store, min(phy_offset for _, phy_offset in starts.values()), end)
+        replay(min(phy_offset for _, phy_offset in starts.values()), end)
 
 
 def _restart(
@@ -101,27 +100,26 @@ def _restart(
     return int(queue_offset[at]), int(phy_offset[at])
 
 
-def _rows_of(store: StoreFiles, queues: Mapping[Key, ConsumeQueue], end: int) -> dict[Key, _Rows]:
+def _rows_of(
+    table: ConsumeQueueTable, queues: Mapping[Key, ConsumeQueue], end: int
+) -> dict[Key, _Rows]:
     """Return the records of each queue from the first one on whose queue offset the queue has.
 
     Raises StoreIOError.
     """
     found: dict[Key, list[_Rows]] = {}
     begin = min(queue.core.repeated_at for queue in queues.values())
-    files = store.commit_log.mapped_file_queue
-    lost = LostRecords(store.env, store.commit_log, begin, end)
-    find, minimums = files.find_mapped_file_by_offset, store.commit_log.min_offsets
-    log = Log(lambda at: find(at, False), begin, end, end, lost, minimums)
-    for chunk in records_between(store.env, store.commit_log, begin, end):
+    log = Log.of(table.commit_log, begin, end, end)
+    for chunk in records_between(table.env, table.commit_log, begin, end):
         keys = chunk.queue_keys()
         number, queue_offset, phy_offset = chunk.rows()[:3]
         wanted = [i for i, key in enumerate(keys) if key in queues]
         for rows in _groups(number, np.flatnonzero(np.isin(number, wanted))):
             key = keys[number[rows[0]]]
             found.setdefault(key, []).append((queue_offset[rows], phy_offset[rows]))
-        if store.config.enable_multi_dispatch:
+        if table.config.enable_multi_dispatch:
             for at, size, _ in chunk.multi_rows():
-                for key, offset in further_units(log, at, size, store.config.enable_lmq):
+                for key, offset in further_units(log, at, size, table.config.enable_lmq):
                     if key in queues:
                         row = np.array([offset], np.int64), np.array([at], np.int64)
                         found.setdefault(key, []).append(row)

@@ -1,0 +1,200 @@
+"""Replay: dispatch records of the log again, so that queues and index get units and keys they
+lack.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from typing import TYPE_CHECKING
+
+from pyrocketstore.commit_log._chunk_scan import LogChunk
+from pyrocketstore.commit_log.parallel_scan import LogScan
+from pyrocketstore.dispatch._dispatcher import Dispatcher
+from pyrocketstore.dispatch.reput import resume_position
+from pyrocketstore.results import DispatchRequest, Status
+from pyrocketstore.system._env import Event
+from pyrocketstore.system.signal_shield import check_abandoned
+from pyrocketstore.system.thread_pool import PoolCall, ThreadPool
+
+if TYPE_CHECKING:
+    from pyrocketstore.commit_log.log import CommitLog
+    from pyrocketstore.dispatch.observers import Observers
+
+__all__ = ["replay", "replay_observed"]
+
+#: If fewer records were dispatched since the last uncommon one, more uncommon ones are expected.
+COMMON_RUN = 64
+#: At most this many records are then dispatched by the loop that handles all cases.
+UNCOMMON_RUN_MAX = 4096
+#: From this many chunks of the log on a thread fills the index.
+INDEX_THREAD_MIN = 3
+
+
+def replay(
+    log: CommitLog,
+    dispatcher: Dispatcher,
+    start: int,
+    end: int,
+    known: deque[LogChunk] | None = None,
+) -> None:
+    """Dispatch the records in [start, end) again; units and keys that exist are skipped.
+
+    `known` are scanned chunks of this part of the log, in order; they are removed as they are used.
+
+    A damaged record, which only an old file that recovery does not check may hold, is skipped up to
+    the next valid one. Raises StoreIOError.
+    """
+    chunks = _Chunks(log, dispatcher, deque() if known is None else known)
+    position = start
+    while position < end:
+        check_abandoned()
+        reached = chunks.replay(position, end)
+        if reached == position:
+            reached = _dispatch_file(log, dispatcher, position, end)
+        dispatcher.position = position = reached
+
+
+def _dispatch_file(
+    log: CommitLog, dispatcher: Dispatcher, position: int, end: int, *, observed: bool = False
+) -> int:
+    """Dispatch the records of one file; return where the log continues, behind damage."""
+    file = log.mapped_file_queue.find_mapped_file_by_offset(position, False)
+    if file is None:
+        return log.roll_next_file(position)
+    base = file.file_from_offset
+    stop = min(end - base, file.file_size)
+    status, reached = dispatcher.dispatch_file(
+        log.env, file.path, base, position - base, stop, observed=observed
+    )
+    return resume_position(log, file.path, base, reached, stop, status)
+
+
+def replay_observed(log: CommitLog, start: int, end: int, observers: Observers) -> None:
+    """Call `observers` for the records in [start, end); queues and index get nothing.
+
+    Raises StoreIOError.
+    """
+    dispatcher = Dispatcher(
+        on_new_queue=lambda topic, queue_id: None,
+        on_queue_record=lambda request, multi: None,
+        on_index_file=lambda: None,
+        on_index_record=lambda request: None,
+        on_error=lambda kind, topic, queue_id, number: None,
+        delay_levels=log.delay_levels,
+        index_enabled=False,
+        multi_dispatch=False,
+        moved=Event(),
+        min_offsets=log.min_offsets,
+    )
+
+    def observe(request: DispatchRequest) -> None:
+        check_abandoned()
+        observers(request)
+
+    dispatcher.call_after(observe)
+    position = start
+    while position < end:
+        position = _dispatch_file(log, dispatcher, position, end, observed=True)
+
+
+class _Chunks:
+    """Dispatches the log by chunks of a scan: first the ones that are known."""
+
+    def __init__(self, log: CommitLog, dispatcher: Dispatcher, known: deque[LogChunk]) -> None:
+        self._log, self._dispatcher, self._known = log, dispatcher, known
+
+    def replay(self, start: int, end: int) -> int:
+        """Dispatch chunk by chunk; return the physical offset up to which that succeeded."""
+        log, position = self._log, self._replay_known(start)
+        if position > start or position >= end:
+            return position
+        scan = LogScan(
+            log.env,
+            log.mapped_file_queue.mapped_files,
+            start,
+            end,
+            delay_levels=log.delay_levels,
+            check_crc=False,
+            records_max=None,  # each chunk is freed once it is dispatched
+            min_offsets=log.min_offsets,
+        )
+        for chunk in scan.chunks():
+            position = self._dispatch(chunk)
+        return position
+
+    def _replay_known(self, start: int) -> int:
+        """As `replay`, from kept chunks: one thread fills queues, another the index."""
+        known, dispatcher = self._known, self._dispatcher
+        if len(known) < INDEX_THREAD_MIN or self._log.env.processor_count() < 2:
+            return self._dispatch_in_turn(start, known)
+        position = start
+        # Queued, and to be indexed, in order.
+        waiting: deque[tuple[LogChunk, PoolCall[bool]]] = deque()
+        with ThreadPool(1, "ReplayIndex") as pool:
+            try:
+                pool.start()
+            except (RuntimeError, MemoryError):  # no thread can be started
+                return self._dispatch_in_turn(start, known)
+            while known and _begin_of(known[0]) <= position:
+                if _begin_of(known[0]) < position:
+                    known.popleft()
+                elif dispatcher.queue_chunk(known[0], not waiting):
+                    chunk = known.popleft()
+                    index = functools.partial(dispatcher.index_chunk, chunk)
+                    waiting.append((chunk, pool.submit(index)))
+                    position = self._end_of(chunk)
+                elif waiting:
+                    position = self._await_indexed(waiting, position)
+                else:
+                    position = self._dispatch(known.popleft())
+            return self._await_indexed(waiting, position)
+
+    def _await_indexed(self, waiting: deque[tuple[LogChunk, PoolCall[bool]]], position: int) -> int:
+        """Wait for the index; dispatch chunks in turn that it could not take. Returns the
+        position."""
+        left: deque[LogChunk] = deque()
+        for chunk, indexed in waiting:
+            if indexed.result():
+                self._dispatcher.pass_chunk(chunk)
+            else:
+                left.append(chunk)
+        waiting.clear()
+        return self._dispatch_in_turn(_begin_of(left[0]), left) if left else position
+
+    def _dispatch_in_turn(self, start: int, known: deque[LogChunk]) -> int:
+        """Dispatch each chunk completely before the next, and remove it."""
+        position = start
+        while known and _begin_of(known[0]) <= position:
+            chunk = known.popleft()
+            if _begin_of(chunk) == position:
+                position = self._dispatch(chunk)
+        return position
+
+    def _end_of(self, chunk: LogChunk) -> int:
+        """Return where the log continues: after a BLANK that is the first byte of the next
+        file."""
+        end = chunk.file_from_offset + chunk.end
+        return self._log.roll_next_file(end) if chunk.status == Status.BLANK else end
+
+    def _dispatch(self, chunk: LogChunk) -> int:
+        """Dispatch a chunk; return the physical offset up to which that succeeded."""
+        dispatcher, base = self._dispatcher, chunk.file_from_offset
+        at, run = 0, 1
+        while True:
+            done = dispatcher.dispatch_chunk(chunk, at)
+            if done == chunk.count:
+                break
+            run = min(2 * run, UNCOMMON_RUN_MAX) if done - at < COMMON_RUN else 1
+            at = min(done + run, chunk.count)
+            stop = chunk.position(at)
+            _, reached = dispatcher.dispatch_file(
+                self._log.env, chunk.path, base, chunk.position(done), stop
+            )
+            if reached != stop:
+                return base + reached
+        return self._end_of(chunk)
+
+
+def _begin_of(chunk: LogChunk) -> int:
+    return chunk.file_from_offset + chunk.begin
