@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyrocketstore.arguments.scalars import INT64_MAX
 from pyrocketstore.commit_log._append import CommitLogCore, QueueSlot, StoreTimes
 from pyrocketstore.commit_log._puts import PutMessageResult, make_result
 from pyrocketstore.commit_log._scan import TopicMinOffsets, status_name
@@ -266,6 +267,15 @@ class CommitLog:
             self.committed_end = committed_end(self.env, self._dledger)
         self.mapped_file_queue.load()
         self._closed = False
+
+    def committed_limit(self, named_to: int) -> int:
+        """Return the physical offset behind which entries of a DLedger log may not be committed;
+        INT64_MAX for other logs, and if it is unknown.
+
+        Units of queues name only committed entries: `named_to` is the end of the last one.
+        """
+        committed = self.committed_end
+        return INT64_MAX if committed is None else max(committed, named_to, 0)
 
     @property
     def is_dledger(self) -> bool:

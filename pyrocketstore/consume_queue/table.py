@@ -16,10 +16,10 @@ from pyrocketstore.consume_queue.ext import ConsumeQueueExt
 from pyrocketstore.consume_queue.many_queues import only_files
 from pyrocketstore.consume_queue.mappings import QueueMappings
 from pyrocketstore.consume_queue.mismatched_files import restore_queue
-from pyrocketstore.consume_queue.queue import ConsumeQueue
+from pyrocketstore.consume_queue.queue import ConsumeQueue, flush_queues
 from pyrocketstore.consume_queue.queue_recovery import keep_units, recover_queue
 from pyrocketstore.consume_queue.topic_buckets import TopicBuckets
-from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE
+from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE, NO_LIMIT
 from pyrocketstore.display import logger, shown
 from pyrocketstore.errors import StoreCorruptionError, StoreError, StoreFormatError
 from pyrocketstore.files.broken_folder import broken_folder
@@ -37,6 +37,7 @@ from pyrocketstore.record.message import LMQ_PREFIX
 from pyrocketstore.system.signal_shield import check_abandoned
 
 if TYPE_CHECKING:
+    from pyrocketstore.files.file_systems import FileSystems
     from pyrocketstore.system.env import Env
 
 LOG = logger(__name__)
@@ -152,11 +153,13 @@ class ConsumeQueueTable:
             if self.env.is_dir(path):
                 remove_temporary_queue_files(self.env, path)
 
-    def recover(self, phy_offset: int) -> None:
+    def recover(self, unsure_from: int | None) -> None:
         """Find the end of each queue.
 
-        Units that name bytes of the log at or after `phy_offset` may be lost in parts.
+        Units that name bytes of the log at or after `unsure_from` may be lost in parts; None: no
+        units.
         """
+        phy_offset = NO_LIMIT if unsure_from is None else unsure_from
         lowest = self.commit_log.get_min_offset()
         broken_path = broken_folder(self.env, self.config.store_path_root_dir)
         for queue in self.all():
@@ -264,6 +267,10 @@ class ConsumeQueueTable:
             self._topics.clear()
             self._changes += 1
         self.lmq_count = 0
+
+    def flush(self, file_systems: FileSystems) -> None:
+        """Flush all queues. Raises StoreIOError."""
+        flush_queues(self.all(), file_systems)
 
     def close(self) -> None:
         """Drop all mappings."""

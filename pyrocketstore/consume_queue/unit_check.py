@@ -141,6 +141,14 @@ class Log(NamedTuple):
         lost = LostRecords(log.env, log, begin, end)
         return cls(lambda at: find(at, False), begin, end, torn_end, lost, log.min_offsets)
 
+    @classmethod
+    def up_to(cls, log: CommitLog, end: int, *, clean: bool) -> Log:
+        """Return the readable part of a log that ends at `end`."""
+        files = log.mapped_file_queue.mapped_files
+        last = files[-1].file_from_offset + files[-1].file_size
+        # A killed process may have dispatched records of a file that a power cut has removed.
+        return cls.of(log, files[0].file_from_offset, end, end if clean else last + log.file_size)
+
     def read(self, phy_offset: int, size: int) -> bytes:
         """Return bytes of one file of the log; b"" when the log has no such bytes.
 

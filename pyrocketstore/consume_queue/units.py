@@ -22,15 +22,13 @@ from pyrocketstore.consume_queue._units import (
 )
 from pyrocketstore.errors import StoreIOError, StoreStateError
 from pyrocketstore.files._mapped_file import MappedFile
-from pyrocketstore.files.mapped_file_queue import MappedFileQueue
+from pyrocketstore.files.mapped_file_queue import LAST_FILES, MappedFileQueue
 
 #: A device writes at least this many bytes at once.
 SECTOR_SIZE = 512
 PRE_BLANK_SIZE = 2**31 - 1  # the size in a unit of a queue offset that never had a message
 PRE_BLANK = (0, PRE_BLANK_SIZE, 0)
 NO_LIMIT = 2**63 - 1
-#: Recovery scans at least this many files at a queue's end.
-LAST_FILES = 3
 _FIRST_READ_SIZE = 1024 * CQ_STORE_UNIT_SIZE
 #: Below malloc's mmap threshold of 128 KiB: each larger chunk would fault its pages in again.
 _LAST_READ_SIZE = 6144 * CQ_STORE_UNIT_SIZE

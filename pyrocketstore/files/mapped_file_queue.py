@@ -51,6 +51,10 @@ _NO_LOCK = contextlib.nullcontext()
 DESTROY_INTERVAL_MS = 1000
 
 
+#: After a clean exit recovery scans this many files at the end of a sequence.
+LAST_FILES = 3
+
+
 def check_mapped_file(value: object) -> None:
     """Raise StoreTypeError for a value that is not a MappedFile."""
     if not isinstance(value, MappedFile):

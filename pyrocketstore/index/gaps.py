@@ -141,7 +141,7 @@ def first_unindexed(
     max_bytes: int,
     *,
     keyless_from: int,
-    dispatched_from: int,
+    dispatched_from: int | None,
 ) -> tuple[int, list[tuple[int, int]]]:
     """Return the physical offset of the first record after the end of the index that has keys, -1
     without one, and the range [begin, end) after that end if it was read whole and has no keys.
@@ -151,7 +151,7 @@ def first_unindexed(
     log_end : int, the files that `drop_files_after(log_end)` removes count as missing
     max_bytes : int, at most so many bytes of the log are read
     keyless_from : int, physical offset from which on no record has keys
-    dispatched_from : int, records from there on are dispatched anyway
+    dispatched_from : int or None, records from there on are dispatched anyway
 
     Raises StoreIOError.
     """
@@ -160,7 +160,7 @@ def first_unindexed(
     if not parts or parts[-1][1] < log_end:
         return -1, []
     begin, end = parts[-1]
-    if dispatched_from <= begin:
+    if dispatched_from is not None and dispatched_from <= begin:
         return -1, []
     stop = min(end, begin + max_bytes)
     first = first_missing_key(log, files, begin, min(stop, max(begin, keyless_from)))

@@ -499,11 +499,11 @@ class IndexService:
             if index_file.name == point.name:
                 index_file.expect_crc(point.index_count, point.entries_crc)
 
-    def synced_before(self, phy_offset: int) -> int:
+    def synced_before(self, phy_offset: int | None = None) -> int:
         """Return up to which physical offset no key need be put again, in a log that ends at
-        `phy_offset`; -1: unknown."""
+        `phy_offset` if that is known; -1: unknown."""
         synced = self._synced_phy_offset
-        return synced if synced <= phy_offset else -1
+        return synced if phy_offset is None or synced <= phy_offset else -1
 
     def reject_sync_point(self) -> None:
         """Believe the sync point no more: the scan of the log contradicts it."""
@@ -525,6 +525,12 @@ class IndexService:
         number = last.index_count - 1
         named, _ = entry_phy_offsets(self._env, last.path, self.geometry[0], number)
         return named if named == last.end_phy_offset else -1
+
+    def write_continued_again(self, again: Callable[[str], None]) -> None:
+        """Call `again` with the path of the file that is continued, if it is still used."""
+        index_file = self.continued
+        if index_file in self._files and index_file is not None and index_file.path is not None:
+            again(index_file.path)
 
     def erase_rest(self) -> None:
         """Zero what the file that is continued has after its entries: a cut log lacks those keys.

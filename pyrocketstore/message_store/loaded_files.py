@@ -7,7 +7,6 @@ import contextlib
 from pyrocketstore.flush.index_flush import IndexFlush
 from pyrocketstore.index.gaps import uncovered
 from pyrocketstore.reading.rocketmq_reads import StoreReads
-from pyrocketstore.recovery.plan import RecoveryPlan
 from pyrocketstore.recovery.store_files import StoreFiles
 from pyrocketstore.system.life_state import set_by_load
 
@@ -24,8 +23,6 @@ class LoadedFiles(StoreFiles):
     reads: StoreReads = set_by_load()
     #: None: messages are not indexed, or the store is read-only
     index_flush: IndexFlush | None = set_by_load()
-    #: None before the first load
-    plan: RecoveryPlan | None = None
 
     def uncovered_by_index(self) -> list[tuple[int, int]]:
         """Return ranges [begin, end) of the log, bytes, that may hold keys that the index lacks.

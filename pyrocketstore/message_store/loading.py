@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from dataclasses import replace
 
 from pyrocketstore.arguments.scalars import QUEUE_ID_MAX
+from pyrocketstore.commit_log.log_end import check_not_newer
 from pyrocketstore.config.message_store_config import BrokerRole
 from pyrocketstore.consume_queue.multi_dispatch import put_unit
 from pyrocketstore.consumer.offsets import ConsumerOffsets
@@ -27,11 +29,16 @@ from pyrocketstore.message_store.lost_ends import lost_end
 from pyrocketstore.message_store.topic_config import TopicConfigFile
 from pyrocketstore.reading.rocketmq_reads import StoreReads
 from pyrocketstore.record.message import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
-from pyrocketstore.recovery.apply import apply_plan, fsync_again, keep_lost_messages
+from pyrocketstore.recovery.apply import (
+    Applying,
+    ApplyingToWrite,
+    fsync_again,
+    keep_lost_messages,
+)
 from pyrocketstore.recovery.flushed import read_flushed
-from pyrocketstore.recovery.log_end import check_not_newer, scan_start
 from pyrocketstore.recovery.other_formats import why_checkpoint_is_damaged
-from pyrocketstore.recovery.plan import RecoveryPlan, make_plan
+from pyrocketstore.recovery.plan import Planning, PlanningToWrite
+from pyrocketstore.recovery.recovery_plan import RecoveryPlan
 from pyrocketstore.results import DispatchRequest
 from pyrocketstore.schedule.delay_offsets import DelayOffsets
 from pyrocketstore.schedule.pending import real_queues
@@ -99,6 +106,9 @@ class Loading:
     Threads: one. Source: RocketMQ 4.9.3 DefaultMessageStore#load.
     """
 
+    planning: type[Planning] = Planning
+    applying: type[Applying] = Applying
+
     def __init__(
         self,
         files: LoadedFiles,
@@ -137,11 +147,10 @@ class Loading:
         files.commit_log.begin_file = files.checkpoint.begin_log_file
         files.dispatcher = self._new_dispatcher()
         files.index_flush = self._new_index_flush()
-        unsure_from = scan_start(files, clean)
-        files.queue_table.recover(unsure_from)
+        files.queue_table.recover(files.unsure_from(clean=clean))
         plan = files.plan = self._make_plan(clean)
         try:
-            self._apply(plan)
+            files.plan = self._apply(plan)
         finally:
             plan.chunks.clear()
         self._complete_removals(plan)
@@ -164,17 +173,21 @@ class Loading:
     def _new_index_flush(self) -> IndexFlush | None:
         return None
 
-    def _before_changes(self, plan: RecoveryPlan) -> None:
+    def _before_changes(self, plan: RecoveryPlan) -> RecoveryPlan:
         """Note what an opening for writing has not reported to its caller."""
         notices = self.files.loss_notices
         begin = "an opening for writing ended before it could warn, and the next one warns again"
         try:
-            plan.loss_notices = [f"{notices.path}: {begin}: {text}" for text in notices.read()]
+            texts = [f"{notices.path}: {begin}: {text}" for text in notices.read()]
         except StoreIOError as error:  # no other file depends on it
             LOG.warning("warnings of lost messages cannot be read: %s", error)
+            return plan
+        return replace(plan, loss_notices=texts)
 
-    def _apply(self, plan: RecoveryPlan) -> None:
-        apply_plan(self.files, plan)
+    def _apply(self, plan: RecoveryPlan) -> RecoveryPlan:
+        applying = self.applying(self.files, plan)
+        applying.apply_plan()
+        return replace(plan, keyless=applying.keyless)
 
     def _complete_removals(self, plan: RecoveryPlan) -> None:
         """Complete removals of topics that were interrupted."""
@@ -223,15 +236,8 @@ class Loading:
     def _make_plan(self, clean: bool) -> RecoveryPlan:
         """Return the plan. Until then no file has changed; a writable store then keeps what it will
         remove, makes `abort`, and makes the changes that were planned."""
-        files = self.files
-        plan = make_plan(files, clean)
-        mismatched = [*files.commit_log.mapped_file_queue.mismatched, *files.queue_table.mismatched]
-        plan.mismatched = [(file.path, file.reason) for file in mismatched]
-        index = files.index_service
-        if clean and index.indexed_phy_offset >= plan.log_end:
-            plan.index_end = index.last_named()
-        self._before_changes(plan)
-        return plan
+        plan = self.planning(self.files, clean).make_plan()
+        return self._before_changes(plan)
 
     def _complete_topics(self, plan: RecoveryPlan) -> None:
         """Have the topics added to topics.json that an unclean exit may have left out of it.
@@ -272,6 +278,9 @@ class LoadingToWrite(Loading):
     changed.
     """
 
+    planning = PlanningToWrite
+    applying = ApplyingToWrite
+
     def __init__(
         self,
         files: LoadedFiles,
@@ -296,7 +305,7 @@ class LoadingToWrite(Loading):
         self._bit_map = self._find_bit_map()
 
     def _check_log(self) -> None:
-        check_not_newer(self.files)
+        check_not_newer(self.files.commit_log.mapped_file_queue.mapped_files)
 
     def _new_index_flush(self) -> IndexFlush | None:
         files = self.files
@@ -310,20 +319,23 @@ class LoadingToWrite(Loading):
             files.running_flags.is_complete,
         )
 
-    def _before_changes(self, plan: RecoveryPlan) -> None:
+    def _before_changes(self, plan: RecoveryPlan) -> RecoveryPlan:
         """Keep what recovery will remove, make `abort`, then the changes that were planned."""
         files = self.files
-        plan.lost = str(lost_end(files, plan, plan.beyond) or "")
-        keep_lost_messages(files, plan)
+        lost = str(lost_end(files, plan, plan.beyond) or "")
+        plan = keep_lost_messages(files, replace(plan, lost=lost))
         if plan.unscanned_to < 0:
             files.clean_stop.remove()
         self._abort_file.create()
         files.changes.make()
+        return plan
 
-    def _apply(self, plan: RecoveryPlan) -> None:
-        super()._apply(plan)
+    def _apply(self, plan: RecoveryPlan) -> RecoveryPlan:
+        plan = super()._apply(plan)
         if not plan.clean and not plan.empty:
-            fsync_again(self.files, plan, self._file_systems)
+            rewrite = self._abort_file.is_marked()
+            fsync_again(self.files, plan, self._file_systems, rewrite=rewrite)
+        return plan
 
     def _complete_removals(self, plan: RecoveryPlan) -> None:
         self._complete()

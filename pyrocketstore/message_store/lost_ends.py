@@ -21,7 +21,7 @@ from pyrocketstore.results import Status
 if TYPE_CHECKING:
     from pyrocketstore.config.message_store_config import MessageStoreConfig
     from pyrocketstore.files._mapped_file import MappedFile
-    from pyrocketstore.recovery.plan import RecoveryPlan
+    from pyrocketstore.recovery.recovery_plan import RecoveryPlan
     from pyrocketstore.recovery.store_files import StoreFiles
     from pyrocketstore.system.env import Env
 

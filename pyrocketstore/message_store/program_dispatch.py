@@ -16,7 +16,7 @@ from pyrocketstore.dispatch.observers import (
 )
 from pyrocketstore.dispatch.replay import replay_observed
 from pyrocketstore.errors import StoreStateError
-from pyrocketstore.recovery.plan import RecoveryPlan
+from pyrocketstore.recovery.recovery_plan import RecoveryPlan
 
 if TYPE_CHECKING:
     from pyrocketstore.commit_log.log import CommitLog

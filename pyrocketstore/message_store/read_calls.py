@@ -27,7 +27,7 @@ from pyrocketstore.reading.rocketmq_reads import (
     StoreReads,
 )
 from pyrocketstore.record._message import MessageExt
-from pyrocketstore.recovery.plan import RecoveryPlan
+from pyrocketstore.recovery.recovery_plan import RecoveryPlan
 from pyrocketstore.system.env import Env
 from pyrocketstore.system.life_state import LifeState
 

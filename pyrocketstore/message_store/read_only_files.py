@@ -137,7 +137,7 @@ class ReadOnlyFiles:
                     raise without_frames(flags.write_error)
                 flags.end_repair(True, False, False)
                 if files.plan is not None:
-                    follower = Follower(files, files.plan, owner, files.expired_in)
+                    follower = Follower(files, files.plan, owner)
             except StoreIOError as error:
                 if not was_removed(error) or not attempts.another():
                     raise

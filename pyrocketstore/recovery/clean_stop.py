@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
+from pyrocketstore.commit_log.log_end import start_file
 from pyrocketstore.consume_queue.topic_buckets import BUCKETS, TopicBuckets, bucket_of
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreIOError
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLEAN_STOP",
-    "LAST_FILES",
     "CleanStop",
     "CleanStopFile",
     "DerivedEnds",
@@ -55,8 +55,6 @@ _DIGEST_SIZE = 16
 _BUCKET_DIGEST_SIZE = 8
 #: The magic, and the fields of CleanStop in their order. The CRC of all these bytes follows.
 _FIELDS = struct.Struct(f">8sqqqq{_DIGEST_SIZE}s{BUCKETS * _BUCKET_DIGEST_SIZE}s")
-#: After a clean exit recovery scans this many files at the end of the log.
-LAST_FILES = 3
 #: A store whose scan reads fewer bytes of the log has no such file: it would save nothing.
 SCANNED_MIN = 4 << 20
 #: In place of the last indexed record, where no key is put: an opening that puts keys must search.
@@ -166,7 +164,8 @@ class CleanStopFile:
         one if it would save nothing. An error is logged: the next opening scans the log.
         Durability: on its return.
         """
-        files = self._log.mapped_file_queue.mapped_files[-LAST_FILES:]
+        files = self._log.mapped_file_queue.mapped_files
+        files = files[start_file(files, None) :]
         end = self._log.get_max_offset()
         saves = bool(files) and end - files[0].file_from_offset >= SCANNED_MIN
         if not saves or not _is_last(self._log, last_record, end):

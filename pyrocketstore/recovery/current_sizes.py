@@ -9,7 +9,7 @@ from typing import TypeVar
 from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError
 from pyrocketstore.recovery.owner_trace import RECENT_MS
-from pyrocketstore.recovery.plan import RecoveryPlan
+from pyrocketstore.recovery.recovery_plan import RecoveryPlan
 from pyrocketstore.system.env import Env
 from pyrocketstore.system.live_stores import Attempts, was_removed
 

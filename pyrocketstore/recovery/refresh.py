@@ -13,6 +13,7 @@ cut the log, removed a queue), or left damage, the store must be loaded again: s
 from __future__ import annotations
 
 import copy
+import dataclasses
 import errno
 import os
 from collections import deque
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyrocketstore.commit_log._scan import TopicQueueMap, verdict_of
 from pyrocketstore.commit_log.log import END_FILE_MIN_BLANK_LENGTH
+from pyrocketstore.commit_log.log_end import await_last_record, has_grown, valid_records_after
 from pyrocketstore.commit_log.parallel_scan import LogScan
 from pyrocketstore.consume_queue.growth import QueueChanged, take_written_units
 from pyrocketstore.consume_queue.multi_dispatch import put_unit
@@ -32,12 +34,6 @@ from pyrocketstore.errors import StoreCorruptionError, StoreIOError, without_fra
 from pyrocketstore.files.running_flags import RunningFlags
 from pyrocketstore.record._record import HEADER_SIZE, has_torn_properties, record_size
 from pyrocketstore.record.message import LMQ_PREFIX
-from pyrocketstore.recovery.log_end import (
-    LogEnd,
-    await_last_record,
-    has_grown,
-    valid_records_after,
-)
 from pyrocketstore.recovery.owner_trace import Owner, QueueFolders, owner_of
 from pyrocketstore.recovery.store_files import StoreFiles
 from pyrocketstore.results import Status
@@ -53,7 +49,7 @@ if TYPE_CHECKING:
     from pyrocketstore.consume_queue.queue import ConsumeQueue
     from pyrocketstore.files._mapped_file import MappedFile
     from pyrocketstore.index._file import IndexFile
-    from pyrocketstore.recovery.plan import RecoveryPlan
+    from pyrocketstore.recovery.recovery_plan import RecoveryPlan
     from pyrocketstore.results import DispatchRequest
 
 __all__ = ["Follower"]
@@ -106,20 +102,17 @@ class Follower:
     Parameters
     ----------
     store : the loaded store
-    plan : its plan, which is updated
+    plan : its plan; the store gets others with what was found
     owner : the result of `owner_of` from before the store was loaded
-    expired : queues with a first file whose messages have all expired
 
     Threads: one at a time, beside readers.
     """
 
-    def __init__(
-        self, store: StoreFiles, plan: RecoveryPlan, owner: Owner, expired: list[Key]
-    ) -> None:
+    def __init__(self, store: StoreFiles, plan: RecoveryPlan, owner: Owner) -> None:
         self._store = store
         self._plan = plan
         self._owner = owner
-        self._expired = expired
+        self._expired = store.expired_in
         self._folders = QueueFolders(store.env, store.queue_table)
         files = store.commit_log.mapped_file_queue.mapped_files
         self._first_path = files[0].path if files else ""
@@ -297,7 +290,7 @@ class Follower:
             last = found[-1]
             position = last.position(last.count - 1)
             if has_torn_properties(file.read(position, last.end - position)):
-                await_last_record(self._store, file, last)
+                await_last_record(self._store.env, file, last)
                 chunks = self._chunks(file)
                 found = [chunk for chunk in chunks if chunk.count]
         end, status = self._end, int(Status.OK)
@@ -328,11 +321,9 @@ class Follower:
 
     def _check_damage(self, file: MappedFile, end: int, status: int) -> None:
         """Raise _Changed for bytes that are no record, unless the owner is writing one there."""
-        found = LogEnd(0, end, status)
-        is_torn = status == Status.BAD_SIZE or valid_records_after(
-            self._store, (file,), found, False
-        )
-        if is_torn and not has_grown(self._store, file, found):
+        env = self._store.env
+        is_torn = status == Status.BAD_SIZE or valid_records_after(env, (file,), end)
+        if is_torn and not has_grown(env, file, end, status):
             raise _Changed
 
     # ---- the queues ------------------------------------------------------------------------------
@@ -455,7 +446,7 @@ class Follower:
 
     def _publish(self, part: _Part, grown: dict[Key, ConsumeQueue]) -> None:
         """Let readers find the records and units of a part: first the log, then the queues."""
-        log, plan = self._store.commit_log, self._plan
+        log, plan, last = self._store.commit_log, self._plan, part.chunks[-1:]
         files = log.mapped_file_queue
         files.replace_from([part.file])
         files.flushed_where = files.committed_where = part.end
@@ -466,15 +457,17 @@ class Follower:
             self._built.discard(key)
             if any(file.mode != "read" for file in queue.mapped_file_queue.mapped_files):
                 self._built.add(key)
-        self._end = plan.log_end = part.end
-        plan.end_path = part.file.path
-        plan.end_position = part.end - part.file.file_from_offset
-        plan.ended_by = verdict_of(part.status, True)
-        plan.records += part.record_count
-        plan.beyond = {key: end for key, end in plan.beyond.items() if end > part.end}
-        if part.chunks:
-            last = part.chunks[-1]
-            plan.last_record = last.file_from_offset + last.position(last.count - 1)
+        self._end = part.end
+        self._plan = self._store.plan = dataclasses.replace(
+            plan,
+            log_end=part.end,
+            end_path=part.file.path,
+            end_position=part.end - part.file.file_from_offset,
+            ended_by=verdict_of(part.status, True),
+            records=plan.records + part.record_count,
+            beyond={key: end for key, end in plan.beyond.items() if end > part.end},
+            last_record=last[0].file_from_offset + last[0].last_begin if last else plan.last_record,
+        )
 
     # ---- the index -------------------------------------------------------------------------------
 

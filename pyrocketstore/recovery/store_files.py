@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeVar
 
 from pyrocketstore.commit_log._scan import TopicMinOffsets
 from pyrocketstore.commit_log.log import CommitLog
+from pyrocketstore.commit_log.log_end import start_file
 from pyrocketstore.commit_log.topic_min_offset_file import TopicMinOffsetFile
 from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.consume_queue.many_queues import correct_min_offsets
@@ -24,13 +24,12 @@ from pyrocketstore.record._record import allow_records
 from pyrocketstore.recovery.clean_stop import CleanStopFile, DerivedEnds, derived_ends
 from pyrocketstore.recovery.flushed import Flushed
 from pyrocketstore.recovery.loss_notices import LossNotices
+from pyrocketstore.recovery.recovery_plan import RecoveryPlan
 from pyrocketstore.system._env import Event
 from pyrocketstore.system.env import Env
 from pyrocketstore.system.life_state import set_by_load
 
 __all__ = ["StoreFiles"]
-
-Value = TypeVar("Value")
 
 
 class StoreFiles:
@@ -56,6 +55,8 @@ class StoreFiles:
     checkpoint: StoreCheckpoint = set_by_load()
     index_service: IndexService = set_by_load()
     dispatcher: Dispatcher = set_by_load()
+    #: None before the first load
+    plan: RecoveryPlan | None = None
 
     def __init__(
         self,
@@ -96,10 +97,27 @@ class StoreFiles:
         """Return every queue that is known."""
         return self.queue_table.all()
 
-    def selected(self, queues: dict[tuple[str, int], Value]) -> dict[tuple[str, int], Value]:
-        """Return the entries of the queues that are loaded, or would be if they had files."""
-        only = self.only
-        return queues if only is None else {k: one for k, one in queues.items() if k[0] in only}
+    def first_to_scan(self, *, clean: bool) -> int:
+        """Return the number of the log file with which the scan begins after a clean or an unclean
+        exit."""
+        config, checkpoint = self.config, self.checkpoint
+        limit = None
+        if not clean and config.message_index_enable and config.message_index_safe:
+            limit = checkpoint.get_min_timestamp_index()
+        elif not clean:
+            limit = checkpoint.get_min_timestamp()
+        return start_file(self.commit_log.mapped_file_queue.mapped_files, limit)
+
+    def mismatched(self) -> list[tuple[str, str]]:
+        """Return (path, reason) of files of log and queues of a wrong length or name."""
+        files = [*self.commit_log.mapped_file_queue.mismatched, *self.queue_table.mismatched]
+        return [(file.path, file.reason) for file in files]
+
+    def unsure_from(self, *, clean: bool) -> int | None:
+        """Return the physical offset from which on the exit may have lost data; None: nowhere."""
+        files = self.commit_log.mapped_file_queue.mapped_files
+        first = self.first_to_scan(clean=clean)
+        return None if clean or not files else files[first].file_from_offset
 
     @property
     def index_enabled(self) -> bool:

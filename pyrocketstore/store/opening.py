@@ -17,7 +17,7 @@ from pyrocketstore.display import logger, shown
 from pyrocketstore.errors import StoreFormatError, StoreTypeError
 from pyrocketstore.message_store.loaded_files import LoadedFiles
 from pyrocketstore.message_store.lost_ends import lost_end
-from pyrocketstore.recovery.plan import RecoveryPlan
+from pyrocketstore.recovery.recovery_plan import RecoveryPlan
 from pyrocketstore.store.presets import with_preset
 from pyrocketstore.system.env import Env
 

@@ -14,7 +14,8 @@ from pyrocketstore.message_store.loaded_files import LoadedFiles
 from pyrocketstore.message_store.lost_ends import LostEnd, lost_end
 from pyrocketstore.message_store.topic_config import TopicConfigFile
 from pyrocketstore.recovery.other_formats import why_checkpoint_is_damaged, why_only_read
-from pyrocketstore.recovery.plan import COMMITTED_END, RecoveryPlan
+from pyrocketstore.recovery.plan import COMMITTED_END
+from pyrocketstore.recovery.recovery_plan import RecoveryPlan
 from pyrocketstore.results import Status
 from pyrocketstore.schedule.delay_offsets import DelayOffsets
 from pyrocketstore.verify.report import Problem

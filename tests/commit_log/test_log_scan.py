@@ -19,6 +19,7 @@ import pytest
 
 import pyrocketstore
 from pyrocketstore import StoreIOError, StoreWarning
+from pyrocketstore.commit_log import log_end
 from pyrocketstore.commit_log import parallel_scan as log_scan
 from pyrocketstore.commit_log._chunk_scan import LogChunk, LogScanner
 from pyrocketstore.commit_log._scan import TopicQueueMap, scan_file
@@ -27,7 +28,6 @@ from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.dispatch import replay
 from pyrocketstore.files.mapped_file_queue import MappedFileQueue
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
-from pyrocketstore.recovery import log_end
 from pyrocketstore.system import threads
 from pyrocketstore.system.env import Env
 from pyrocketstore.system.thread_pool import ThreadPool

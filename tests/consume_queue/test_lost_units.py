@@ -18,7 +18,8 @@ import pytest
 
 import pyrocketstore
 from pyrocketstore import StoreIOError
-from pyrocketstore.message_store import loading
+from pyrocketstore.recovery.apply import Applying
+from pyrocketstore.recovery.plan import Planning
 from support.damaged_stores import claim_flushed
 
 pytestmark = pytest.mark.slow
@@ -120,13 +121,13 @@ def test_a_reader_does_not_warn_of_a_missing_first_file(
     """It builds the queue in memory at each opening; the owner repairs it, and warns once."""
     (path / "consumequeue" / "early" / "0" / ("0" * 20)).unlink()
     text = "early/0: its first file is missing"
-    caplog.set_level("INFO", "pyrocketstore.recovery.apply")
+    caplog.set_level("INFO", "pyrocketstore.consume_queue.queues_cut")
     for read_only, level in [(True, "INFO"), (True, "INFO"), (False, "WARNING")]:
         caplog.clear()
         with pyrocketstore.open(path, read_only=read_only) as store:
             assert [int(m.body) for m in store.read("early", 0)] == list(range(COUNT))
             assert store.verify().ok != read_only
-        found = [r for r in caplog.records if r.name == "pyrocketstore.recovery.apply"]
+        found = [r for r in caplog.records if r.name == "pyrocketstore.consume_queue.queues_cut"]
         assert [(r.levelname, r.getMessage()) for r in found] == [(level, text)]
 
 
@@ -151,14 +152,15 @@ KILL = """
 import os, signal, sys
 import pyrocketstore
 from pyrocketstore.message_store import loading
-from pyrocketstore.recovery import apply as recovery
-module, name = {"plan": (loading, "make_plan"), "apply": (loading, "apply_plan"),
-                "replay": (recovery, "replay_plan"), "force": (loading, "fsync_again"),
+from pyrocketstore.recovery.apply import Applying
+from pyrocketstore.recovery.plan import Planning
+module, name = {"plan": (Planning, "make_plan"), "apply": (Applying, "apply_plan"),
+                "replay": (Applying, "_replay"), "force": (loading, "fsync_again"),
                 }[sys.argv[2]]
 function = getattr(module, name)
-def die(*arguments):
+def die(*arguments, **settings):
     if sys.argv[2] == "force":
-        function(*arguments)
+        function(*arguments, **settings)
     os.kill(os.getpid(), signal.SIGKILL)
 setattr(module, name, die)
 pyrocketstore.open(sys.argv[1], **SIZES)
@@ -185,9 +187,9 @@ def test_a_recovery_that_is_killed_is_made_again(path: Path, how: str, where: st
     is_whole(path)
 
 
-@pytest.mark.parametrize("step", ["make_plan", "apply_plan"])
+@pytest.mark.parametrize("step", [(Planning, "make_plan"), (Applying, "apply_plan")])
 def test_a_recovery_that_fails_is_made_again(
-    path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+    path: Path, monkeypatch: pytest.MonkeyPatch, step: tuple[type, str]
 ) -> None:
     """After a clean stop: an error behind the cut does not leave a store that looks clean, and an
     error before it changes nothing."""
@@ -198,10 +200,10 @@ def test_a_recovery_that_fails_is_made_again(
         raise StoreIOError(errno.EIO, "pread", "a file of the log")
 
     with monkeypatch.context() as patch:
-        patch.setattr(loading, step, fail)
+        patch.setattr(*step, fail)
         with pytest.raises(StoreIOError, match="pread"):
             pyrocketstore.open(path, **SIZES)
-    assert (path / "abort").exists() == (step == "apply_plan")
+    assert (path / "abort").exists() == (step[0] is Applying)
     is_whole(path)
 
 

@@ -34,8 +34,9 @@ from pyrocketstore.index.sync_point import SyncPoint
 from pyrocketstore.message_store import default_message_store as message_store
 from pyrocketstore.message_store import loading
 from pyrocketstore.message_store.topic_config import TopicConfigFile
-from pyrocketstore.recovery import apply as recovery
-from pyrocketstore.recovery.plan import RecoveryPlan, make_plan
+from pyrocketstore.recovery.apply import Applying
+from pyrocketstore.recovery.plan import Planning
+from pyrocketstore.recovery.recovery_plan import RecoveryPlan
 from pyrocketstore.store.api import Store
 from pyrocketstore.system.env import Env
 from pyrocketstore.system.life_state import Life
@@ -108,19 +109,23 @@ def test_an_aput_that_is_acknowledged_too_early(tmp_path: Path, monkeypatch: Pat
 
 @pytest.mark.parametrize("error", [-1, 1])
 def test_a_cut_that_is_a_byte_off(tmp_path: Path, monkeypatch: Patch, error: int) -> None:
-    def wrong(*arguments: Any) -> RecoveryPlan:
-        plan = make_plan(*arguments)
-        if plan.log_end > 0 and not plan.clean:
-            plan.log_end += error
-        return plan
+    plain = Planning.make_plan
 
-    monkeypatch.setattr(loading, "make_plan", wrong)
+    def wrong(planning: Planning) -> RecoveryPlan:
+        plan = plain(planning)
+        is_cut = plan.log_end > 0 and not plan.clean
+        return dataclasses.replace(plan, log_end=plan.log_end + error * is_cut)
+
+    monkeypatch.setattr(Planning, "make_plan", wrong)
     finds(tmp_path)
 
 
 def test_a_unit_that_is_there_twice(tmp_path: Path, monkeypatch: Patch) -> None:
-    def twice(store: Any, plan: RecoveryPlan) -> None:
-        recovery.apply_plan(store, plan)
+    plain = Applying.apply_plan
+
+    def twice(applying: Applying) -> None:
+        plain(applying)
+        store: Any = applying._store
         for queue in store.consume_queues():
             unit = queue.reader.last_unit()
             last = queue.mapped_file_queue.get_last_mapped_file(need_create=False)
@@ -128,7 +133,7 @@ def test_a_unit_that_is_there_twice(tmp_path: Path, monkeypatch: Patch) -> None:
                 last.append_message(struct.pack(">qiq", *unit))
                 queue.set_end(unit[0] + unit[1])
 
-    monkeypatch.setattr(loading, "apply_plan", twice)
+    monkeypatch.setattr(Applying, "apply_plan", twice)
     finds(tmp_path)
 
 
@@ -213,13 +218,13 @@ def test_an_index_file_that_is_kept_by_its_time_alone(tmp_path: Path, monkeypatc
 
 
 def test_a_queue_whose_first_file_is_not_missed(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(loading, "make_plan", no_heads(make_plan))
+    monkeypatch.setattr(Planning, "make_plan", no_heads(Planning.make_plan))
     finds(tmp_path, 17)
 
 
 def test_a_killed_process_whose_work_is_not_flushed(tmp_path: Path, monkeypatch: Patch) -> None:
     """Power cuts find this defect too, but not in every hundred programs."""
-    monkeypatch.setattr(loading, "fsync_again", lambda *arguments: None)
+    monkeypatch.setattr(loading, "fsync_again", lambda *arguments, **settings: None)
     with pytest.raises(AssertionError, match="each of the four files"):
         open_and_flush(killed(tmp_path / "store"))
 

@@ -23,8 +23,8 @@ RECOVERY = {
     "load": ("message_store/loading.py", "Loading"),
     "_make_plan": ("message_store/loading.py", "Loading"),
     "_before_changes": ("message_store/loading.py", "LoadingToWrite"),
-    "make_plan": ("recovery/plan.py", ""),
-    "apply_plan": ("recovery/apply.py", ""),
+    "make_plan": ("recovery/plan.py", "Planning"),
+    "apply_plan": ("recovery/apply.py", "Applying"),
 }
 
 

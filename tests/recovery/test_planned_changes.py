@@ -49,9 +49,9 @@ class Watch:
         self._keep = loading.keep_lost_messages
         monkeypatch.setattr(loading, "keep_lost_messages", self)
 
-    def __call__(self, store: Any, plan: Any) -> None:
+    def __call__(self, store: Any, plan: Any) -> Any:
         self.seen = state_of(Path(store.root))
-        self._keep(store, plan)
+        return self._keep(store, plan)
 
 
 @pytest.fixture

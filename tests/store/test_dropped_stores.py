@@ -30,9 +30,9 @@ from pyrocketstore import (
     StoreStateError,
 )
 from pyrocketstore.files import lock_file
-from pyrocketstore.message_store import loading
 from pyrocketstore.message_store.open_stores import OPEN_STORES, Closer
-from pyrocketstore.recovery.plan import make_plan
+from pyrocketstore.recovery.plan import Planning
+from pyrocketstore.recovery.recovery_plan import RecoveryPlan
 from pyrocketstore.system import signal_shield
 from pyrocketstore.system.env import Env
 from support.broken_env import broken, failing
@@ -386,14 +386,15 @@ class Interrupted(Exception):
 
 
 class AbandonedOpening:
-    """In place of loading.make_plan: holds the first opening back, and sends the main thread
+    """In place of `Planning.make_plan`: holds the first opening back, and sends the main thread
     two signals, the second one while it waits for the end of that opening."""
 
     def __init__(self, fails: bool) -> None:
         self.go_on = threading.Event()
         self.is_first, self.fails = True, fails
+        self.plain = Planning.make_plan
 
-    def __call__(self, *arguments: Any) -> Any:
+    def make_plan(self, planning: Planning) -> RecoveryPlan:
         if self.is_first:
             self.is_first = False
             call = signal_shield._running[threading.get_ident()]
@@ -403,7 +404,7 @@ class AbandonedOpening:
             assert self.go_on.wait(60)
             if self.fails:
                 signal_shield.check_abandoned()
-        return make_plan(*arguments)
+        return self.plain(planning)
 
 
 @pytest.fixture(params=[True, False], ids=["ended early", "opened"])
@@ -412,7 +413,7 @@ def abandoned(
 ) -> Iterator[AbandonedOpening]:
     """An opening of the directory `store` whose caller has left it."""
     opening = AbandonedOpening(request.param)
-    monkeypatch.setattr(loading, "make_plan", opening)
+    monkeypatch.setattr(Planning, "make_plan", lambda planning: opening.make_plan(planning))
 
     def interrupt(*_: object) -> None:
         raise Interrupted

@@ -306,7 +306,7 @@ def test_the_checkpoint_covers_no_index_file_that_is_gone(
     shutil.rmtree(path / "index")
     (path / "abort").touch()
 
-    def copy(*arguments: Any) -> None:
+    def copy(*arguments: Any, **settings: Any) -> None:
         """The moment just after the replay."""
         shutil.copytree(path, crashed)
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from pyrocketstore.commit_log.log_end import check_not_newer
 from pyrocketstore.commit_log.parallel_scan import LogScan
 from pyrocketstore.config.message_store_config import MessageStoreConfig, detect_sizes
 from pyrocketstore.consume_queue.queue import ConsumeQueue
@@ -30,9 +31,7 @@ from pyrocketstore.index.geometry import usual_geometry
 from pyrocketstore.index.index_service import IndexService
 from pyrocketstore.index.sync_point import SyncPointFile
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
-from pyrocketstore.recovery.log_end import check_not_newer, scan_start
 from pyrocketstore.recovery.other_formats import check_writable
-from pyrocketstore.recovery.plan import LAST_FILES
 from pyrocketstore.recovery.store_files import StoreFiles
 from pyrocketstore.results import DispatchRequest
 from pyrocketstore.spark.jobs.expected_entries import LogFileTask
@@ -241,11 +240,7 @@ def _source_of(env: Env, root: str, target: str, broker_conf: str | None) -> _So
         clean = not AbortFile(env, f"{root}/abort").exists()
         store.checkpoint = StoreCheckpoint(env, f"{root}/checkpoint", read_only=True)
         geometry = _geometry(store, clean)
-        begin = 0
-        if files and clean:
-            begin = files[max(0, len(files) - LAST_FILES)].file_from_offset
-        elif files:
-            begin = scan_start(store, clean)
+        begin = files[store.first_to_scan(clean=clean)].file_from_offset if files else 0
         end = begin
         if files:
             scan = LogScan(
@@ -304,7 +299,7 @@ def _source_of(env: Env, root: str, target: str, broker_conf: str | None) -> _So
 def _load_log(store: StoreFiles) -> None:
     store.topic_minimums.read()
     store.commit_log.load()
-    check_not_newer(store)
+    check_not_newer(store.commit_log.mapped_file_queue.mapped_files)
     store.topic_minimums.load(store.commit_log)
 
 

@@ -12,13 +12,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from pyrocketstore.commit_log._chunk_scan import LogChunk
-from pyrocketstore.commit_log._scan import TopicQueueMap, find_valid_record, scan_file
+from pyrocketstore.commit_log._scan import TopicQueueMap, find_valid_record, scan_file, verdict_of
 from pyrocketstore.commit_log.parallel_scan import LogScan
 from pyrocketstore.config.dledger import ENTRY_HEADER_SIZE, ENTRY_MAGIC
-from pyrocketstore.consume_queue.unit_check import UnitCheck
-from pyrocketstore.consume_queue.units import NO_LIMIT
 from pyrocketstore.display import REPORTED_ELSEWHERE, logger
 from pyrocketstore.errors import StoreCorruptionError
+from pyrocketstore.files.mapped_file_queue import LAST_FILES, has_data
 from pyrocketstore.record._record import (
     HEADER_SIZE,
     MESSAGE_MAGIC_CODE_V2,
@@ -32,10 +31,15 @@ from pyrocketstore.results import Status
 from pyrocketstore.system.signal_shield import check_abandoned
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyrocketstore.commit_log.log import CommitLog
     from pyrocketstore.files._mapped_file import MappedFile
-    from pyrocketstore.recovery.store_files import StoreFiles
+    from pyrocketstore.system.env import Env
 
 LOG = logger(__name__)
+
+Files = tuple["MappedFile", ...]
 
 #: Bytes of memory for data that the scan keeps of the records; the rest is read again.
 RECORDS_MAX = 256 << 20
@@ -44,22 +48,12 @@ LAST_RECORD_TRIES = 40
 LAST_RECORD_WAIT_S = 0.005
 
 
-def scan_start(store: StoreFiles, clean: bool) -> int:
-    """Return the physical offset from which on an unclean exit may have lost data; NO_LIMIT after a
-    clean exit."""
-    files = store.commit_log.mapped_file_queue.mapped_files
-    return NO_LIMIT if clean or not files else files[start_file(store, files)].file_from_offset
-
-
-def start_file(store: StoreFiles, files: tuple[MappedFile, ...]) -> int:
-    """Return the number of the newest file whose first record is older than the checkpoint, or
-    0.
+def start_file(files: Files, limit: int | None) -> int:
+    """Return the number of the file with which the scan begins: the newest one whose first record
+    was stored at `limit` (Unix ms) at the latest, or 0; after a clean exit (None) the third last.
     """
-    config = store.config
-    if config.message_index_enable and config.message_index_safe:
-        limit = store.checkpoint.get_min_timestamp_index()
-    else:
-        limit = store.checkpoint.get_min_timestamp()
+    if limit is None:
+        return max(0, len(files) - LAST_FILES)
     for index in range(len(files) - 1, -1, -1):
         stored = first_store_time(files[index])
         if stored is not None and stored != 0 and stored <= limit:
@@ -77,15 +71,30 @@ def first_store_time(file: MappedFile) -> int | None:
     return header.store_timestamp if is_whole else None
 
 
-def check_not_newer(store: StoreFiles) -> None:
+def begun_files(log: CommitLog, begin: int, end: int) -> list[tuple[int, int]]:
+    """Return (first byte, store time of the first record in Unix ms) of each file with a record
+    that begins behind byte `begin` of the log and before `end`."""
+    files = log.mapped_file_queue.mapped_files
+    later = [f for f in files if begin < f.file_from_offset < end]
+    times = [(f.file_from_offset, first_store_time(f)) for f in later]
+    return [(offset, stored) for offset, stored in times if stored is not None]
+
+
+def check_not_newer(files: Files) -> None:
     """Refuse a log with records that 4.9.3 cannot read, where a file begins with one.
 
     Raises StoreCorruptionError with the file.
     """
-    for file in store.commit_log.mapped_file_queue.mapped_files:
+    for file in files:
         header = RecordHeader(file.read(0, min(8, file.wrote)))
         if header.magic_code == MESSAGE_MAGIC_CODE_V2:
             raise _newer(file.path, 0)
+
+
+def check_chunk_not_newer(chunk: LogChunk) -> None:
+    """As `check_not_newer`, for a part of the log that was scanned."""
+    if chunk.first_v2 >= 0:
+        raise _newer(chunk.path, chunk.first_v2)
 
 
 def _newer(path: str, position: int) -> StoreCorruptionError:
@@ -99,7 +108,8 @@ class LogEnd:
 
     Parameters
     ----------
-    at_file : int, number of its file
+    files : the files of the log
+    at_file : int, number of the file in which it ends
     phy_offset : int, byte of the log after the last valid record
     status : int, the verdict that ended the log
     records : int, how many records were scanned
@@ -113,6 +123,7 @@ class LogEnd:
     damaged : (path, position, end) of damaged bytes that the scan has passed
     """
 
+    files: Files
     at_file: int
     phy_offset: int = 0
     status: int = Status.END
@@ -125,6 +136,36 @@ class LogEnd:
     later: TopicQueueMap = dataclasses.field(default_factory=TopicQueueMap)
     has_keep_from: bool = True
     damaged: list[tuple[str, int, int]] = dataclasses.field(default_factory=list)
+
+    @property
+    def file(self) -> MappedFile:
+        """The file in which the log ends."""
+        return self.files[self.at_file]
+
+    @property
+    def is_usual(self) -> bool:
+        """True when the log ends in front of zeros, or with a BLANK."""
+        return self.status in (Status.END, Status.BLANK)
+
+    @property
+    def verdict(self) -> str:
+        """The verdict that ended the log."""
+        return verdict_of(self.status, self.file.wrote == self.file.file_size)
+
+    def is_growing(self, env: Env) -> bool:
+        """Return True when another process has appended since the scan."""
+        return has_grown(env, self.file, self.phy_offset, self.status)
+
+    def valid_records_behind(self, env: Env, *, is_usual: bool) -> list[tuple[str, int, int]]:
+        """Return `valid_records_after` of this end."""
+        files = self.files[self.at_file :]
+        return valid_records_after(env, files, self.phy_offset, is_usual=is_usual)
+
+    def await_last_record(self, env: Env) -> None:
+        """Wait while another process is writing the last record; have it read once more when it is
+        dispatched."""
+        if self.chunks:
+            await_last_record(env, self.file, self.chunks.pop())
 
     def add(self, chunk: LogChunk, *, is_later: bool) -> None:
         """Count the records of the next chunk of the scan."""
@@ -139,67 +180,81 @@ class LogEnd:
         self.status = chunk.status
 
 
+@dataclasses.dataclass(frozen=True)
+class KnownLog:
+    """Facts about a log that is not scanned yet.
+
+    Parameters
+    ----------
+    named_to : int, byte of the log after the last record that units of queues name, -1 without any:
+        after a clean exit the log ends there. After a kill they may lack any number
+    durable_to : int, physical offset at which a valid record ended once, -1: unknown. Damage before
+        it does not end the log if valid records follow it there
+    proven_file : int, physical offset at which a file begins: damage in files before it does not
+        end the log; -1: unknown
+    """
+
+    named_to: int
+    durable_to: int = -1
+    proven_file: int = -1
+
+
 def find_log_end(
-    store: StoreFiles,
-    files: tuple[MappedFile, ...],
+    log: CommitLog,
     first: int,
-    check: UnitCheck | None,
+    known: KnownLog,
+    take: Callable[[LogChunk], None],
     *,
-    keep_from: int,
-    durable: int = -1,
+    keep_from: int | None,
+    keys_from: int | None = None,
 ) -> LogEnd:
     """Scan the log from its file number `first` on, up to its end.
 
     Parameters
     ----------
-    check : gets the records; None: no data of the records is kept
-    keep_from : int, `chunks` keeps the records from this physical offset on, because they are
-        likely to be dispatched again; no chunk begins before it and ends after it
-    durable : int, physical offset at which a valid record ended once. Damage before it does not end
-        the log if valid records follow it there
+    take : gets each chunk
+    keep_from : int or None, `chunks` keeps the records from this physical offset on, because they
+        are likely to be dispatched again; no chunk begins before it and ends after it. None: none
+    keys_from : int or None, physical offset: no data of the records is kept, but the end of the
+        last one behind it that has keys is found
 
     Raises StoreIOError.
     """
-    limit = committed_limit(store)
+    files = log.mapped_file_queue.mapped_files
+    limit = log.committed_limit(known.named_to)
     while first > 0 and files[first].file_from_offset >= limit:
         first -= 1
-    found = LogEnd(first, files[first].file_from_offset)
+    found = LogEnd(files, first, files[first].file_from_offset, keys_from=keys_from or 0)
     start = files[first].file_from_offset
     stop = min(files[-1].file_from_offset + files[-1].file_size, limit)
     if stop <= start:
         return found  # nothing is committed
-    proven = proven_file(store) if store.checkpoint.damage else -1
-    # After a clean exit the queues name the last record. After a kill they may lack any number.
-    expected = max((q.covered_phy_offset for q in store.consume_queues()), default=-1)
-    if check is None:
-        found.keys_from = max(0, store.index_service.indexed_phy_offset)
-    complete = True
+    expected = known.named_to if keep_from is None else -1
+    keep_from = stop if keep_from is None else keep_from
+    complete = keys_from is None
     while True:
         keeps = keep_from <= start
         until = stop if keeps else min(keep_from, stop)
-        records_max = 0 if check is None else max(1, min(RECORDS_MAX, stop - start))
+        records_max = 0 if keys_from is not None else max(1, min(RECORDS_MAX, stop - start))
         scan = LogScan(
-            store.env,
+            log.env,
             files[first:],
             start,
             until,
-            delay_levels=store.commit_log.delay_levels,
-            check_crc=store.config.check_crc_on_recover,
-            records_max=records_max if keeps or check is None else None,
-            min_offsets=store.commit_log.min_offsets,
+            delay_levels=log.delay_levels,
+            check_crc=log.config.check_crc_on_recover,
+            records_max=records_max if keeps or keys_from is not None else None,
+            min_offsets=log.min_offsets,
             hash_keys=keeps,
             keys_from=found.keys_from,
-            expected_end=expected if keep_from == NO_LIMIT else -1,
+            expected_end=expected,
         )
         for chunk in scan.chunks():
             check_abandoned()
-            if chunk.first_v2 >= 0 and not store.read_only:
-                raise _newer(chunk.path, chunk.first_v2)
             while files[found.at_file].file_from_offset != chunk.file_from_offset:
                 found.at_file += 1
             found.add(chunk, is_later=keeps)
-            if check is not None:
-                check.add(chunk)
+            take(chunk)
             complete = complete and not (keeps and chunk.has_own_memory)
             if complete and keeps:
                 found.chunks.append(chunk)
@@ -207,99 +262,50 @@ def find_log_end(
             found.has_keep_from = found.phy_offset == until
             start = found.phy_offset
             if found.status == Status.BLANK:
-                start = store.commit_log.roll_next_file(start)
+                start = log.roll_next_file(start)
             keep_from = start
             continue
         if found.status == Status.OK and found.phy_offset >= limit:
             found.status = Status.END  # of the committed entries
             return found
-        start = _behind_damage(store, files, found, durable, proven)
+        start = _behind_damage(log.env, files, found, known)
         if start < 0:
             return found
         first, complete = found.at_file, False
 
 
-def _behind_damage(
-    store: StoreFiles,
-    files: tuple[MappedFile, ...],
-    found: LogEnd,
-    durable: int,
-    proven: int,
-) -> int:
+def _behind_damage(env: Env, files: Files, found: LogEnd, known: KnownLog) -> int:
     """Return where a scan continues that has ended at damage, and note the damage; -1 if the log
-    ends here. `durable` and `proven` are those of `find_log_end`."""
+    ends here."""
     if found.status in (Status.OK, Status.BLANK):
         return -1
     file, at_last = files[found.at_file], found.at_file + 1 == len(files)
     base, position = file.file_from_offset, found.phy_offset - file.file_from_offset
-    if found.phy_offset < durable and found.status != Status.BAD_SIZE:
-        at, limit = -1, min(durable - base, file.file_size)
+    if found.phy_offset < known.durable_to and found.status != Status.BAD_SIZE:
+        at, limit = -1, min(known.durable_to - base, file.file_size)
         if position + 1 < limit:
-            at = find_valid_record(store.env, file.path, base, position + 1, limit, check_crc=True)
-        if at >= 0 or (durable > base + file.file_size and not at_last):
+            at = find_valid_record(env, file.path, base, position + 1, limit, check_crc=True)
+        if at >= 0 or (known.durable_to > base + file.file_size and not at_last):
             found.damaged.append((file.path, position, at if at >= 0 else file.file_size))
             if at >= 0:
                 return base + at
             found.at_file += 1
             return files[found.at_file].file_from_offset
-    if _continues_after(store, files, found.at_file) or base < proven:
+    # Only a reader opens a log with a file that has lost its end.
+    if (file.wrote < file.file_size and not at_last) or base < known.proven_file:
         found.at_file += 1
         return files[found.at_file].file_from_offset
     return -1
 
 
-def committed_limit(store: StoreFiles) -> int:
-    """Return the physical offset behind which entries of a DLedger log may not be committed;
-    NO_LIMIT for other logs, and if it is unknown.
-
-    A unit of a queue names only committed entries.
-    """
-    committed = store.commit_log.committed_end
-    if committed is None:
-        return NO_LIMIT
-    ends = [queue.covered_phy_offset for queue in store.consume_queues()]
-    return max(committed, *ends, 0)
-
-
-def proven_file(store: StoreFiles) -> int:
-    """Return where the last log file begins that a queue proves: its last unit names a record
-    there. -1 without one.
-
-    A damaged checkpoint does not say up to where the log was durable, so that the scan begins at
-    its first file. Old damage before that file does not end the log.
-    """
-    found = -1
-    for queue in store.consume_queues():
-        unit = queue.reader.unit(queue.core.unit_count - 1)
-        file = (
-            None
-            if unit is None
-            else store.commit_log.mapped_file_queue.find_mapped_file_by_offset(unit[0], False)
-        )
-        if unit is None or file is None:
-            continue
-        position = unit[0] - file.file_from_offset
-        header = RecordHeader(file.read(position, min(HEADER_SIZE, file.wrote - position)))
-        if header.is_message and header.phy_offset == unit[0] and header.total_size == unit[1]:
-            found = max(found, file.file_from_offset)
-    return found
-
-
-def warn_of_gaps(files: tuple[MappedFile, ...]) -> None:
+def warn_of_gaps(files: Files) -> None:
     """Log a warning for each hole in the list of log files, also before the scan; read none."""
     for before, file in pairwise(files):
         if file.file_from_offset != before.file_from_offset + before.file_size:
             LOG.warning("%s: the file before it is missing", file.path, extra=REPORTED_ELSEWHERE)
 
 
-def _continues_after(store: StoreFiles, files: tuple[MappedFile, ...], index: int) -> bool:
-    """Return whether a file has lost its end and readable files follow. Only a read-only store
-    opens such a log."""
-    is_partial = store.read_only and files[index].wrote < files[index].file_size
-    return is_partial and index + 1 < len(files)
-
-
-def allow_record(store: StoreFiles, file: MappedFile, phy_offset: int) -> bool:
+def allow_record(env: Env, file: MappedFile, phy_offset: int) -> bool:
     """Raise the limit on record sizes for a record that is larger, if all its bytes are written;
     return whether that was done. Its checksum decides then.
 
@@ -309,7 +315,7 @@ def allow_record(store: StoreFiles, file: MappedFile, phy_offset: int) -> bool:
     size = record_size(file.read(position, 4))
     if not record_size_max() < size <= file.file_size - position:
         return False
-    ranges = store.env.data_ranges(file.path, position, position + size)
+    ranges = env.data_ranges(file.path, position, position + size)
     if sum(end - begin for begin, end in ranges) < size:
         return False
     LOG.warning(
@@ -323,36 +329,30 @@ def allow_record(store: StoreFiles, file: MappedFile, phy_offset: int) -> bool:
 
 
 def valid_records_after(
-    store: StoreFiles,
-    files: tuple[MappedFile, ...],
-    log_end: LogEnd,
-    is_usual: bool,
+    env: Env, files: Files, log_end: int, *, is_usual: bool = False
 ) -> list[tuple[str, int, int]]:
-    """Return (path, position, size) of each file whose bytes after the end hold valid records."""
-    at_file = log_end.at_file
-    if is_usual and at_file + 1 == len(files):
+    """Return (path, position, size) of each file whose bytes after the end hold valid records.
+
+    Parameters
+    ----------
+    files : the file with the end, and later ones
+    is_usual : bool, such records in the first file alone are those that 4.9.3 leaves after a cut
+    """
+    if is_usual and len(files) == 1:
         return []
-    chunks: list[tuple[str, int, int]] = []
-    for file in files[at_file:]:
-        start = log_end.phy_offset - file.file_from_offset if file is files[at_file] else 0
-        for begin, end in store.env.data_ranges(file.path, start, file.file_size):
-            found = find_valid_record(
-                store.env,
-                file.path,
-                file.file_from_offset,
-                max(start, begin),
-                end,
-                check_crc=True,
-            )
-            if found >= 0:
-                chunks.append((file.path, start, file.file_size - start))
+    found: list[tuple[str, int, int]] = []
+    for file in files:
+        base = file.file_from_offset
+        start = max(0, log_end - base) if file is files[0] else 0
+        for begin, end in env.data_ranges(file.path, start, file.file_size):
+            begin = max(start, begin)
+            if find_valid_record(env, file.path, base, begin, end, check_crc=True) >= 0:
+                found.append((file.path, start, file.file_size - start))
                 break
-    if is_usual and all(path == files[at_file].path for path, _, _ in chunks):
-        return []  # records that 4.9.3 leaves after a cut
-    return chunks
+    return [] if is_usual and all(path == files[0].path for path, _, _ in found) else found
 
 
-def await_last_record(store: StoreFiles, file: MappedFile, chunk: LogChunk) -> None:
+def await_last_record(env: Env, file: MappedFile, chunk: LogChunk) -> None:
     """Wait while another process is writing the log's last record.
 
     Its checksum does not cover the properties, which are written last. A record that does not
@@ -364,13 +364,25 @@ def await_last_record(store: StoreFiles, file: MappedFile, chunk: LogChunk) -> N
     for _ in range(LAST_RECORD_TRIES):
         if not has_torn_properties(file.read(position, chunk.end - position)):
             return
-        store.env.sleep(LAST_RECORD_WAIT_S)
+        env.sleep(LAST_RECORD_WAIT_S)
 
 
-def has_grown(store: StoreFiles, file: MappedFile, log_end: LogEnd) -> bool:
+def has_grown(env: Env, file: MappedFile, log_end: int, status: int) -> bool:
     """Return True when a record, or a BLANK, has appeared where the scan found the end."""
-    position = log_end.phy_offset - file.file_from_offset
-    status, _, count, _ = scan_file(
-        store.env, file.path, file.file_from_offset, position, file.file_size, True
+    position = log_end - file.file_from_offset
+    now, _, count, _ = scan_file(
+        env, file.path, file.file_from_offset, position, file.file_size, True
     )
-    return count > 0 or (status == Status.BLANK and log_end.status != Status.BLANK)
+    return count > 0 or (now == Status.BLANK and status != Status.BLANK)
+
+
+def data_behind(log: CommitLog, log_end: int, stop: int) -> list[tuple[str, int, int]]:
+    """Return (path, position, size) of the bytes [log_end, stop) of each file of a log that has
+    any but zeros there."""
+    found = []
+    for file in log.mapped_file_queue.mapped_files:
+        begin = max(0, log_end - file.file_from_offset)
+        end = min(file.wrote, stop - file.file_from_offset)
+        if begin < end and has_data(log.env, file, begin, end):
+            found.append((file.path, begin, end - begin))
+    return found

@@ -1,0 +1,282 @@
+"""Compare all queues of a store with the records of the log that recovery has scanned.
+
+`QueuesCheck` finds which units are wrong, where queues end, and from where on the log must be
+dispatched again for them. No file is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyrocketstore.commit_log._scan import TopicQueueMap
+from pyrocketstore.commit_log.parallel_scan import records_between
+from pyrocketstore.consume_queue.queue_recovery import give_up_torn_end
+from pyrocketstore.consume_queue.unit_check import (
+    Key,
+    Log,
+    QueueEnd,
+    Repairs,
+    UnitCheck,
+    look_at_end,
+    units_without_record,
+)
+from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE, PRE_BLANK
+from pyrocketstore.record._record import HEADER_SIZE, RecordHeader
+
+if TYPE_CHECKING:
+    from pyrocketstore.commit_log._chunk_scan import LogChunk
+    from pyrocketstore.commit_log.log_end import LogEnd
+    from pyrocketstore.consume_queue.queue import ConsumeQueue
+    from pyrocketstore.consume_queue.table import ConsumeQueueTable
+
+__all__ = ["QueuesCheck"]
+
+
+class Seen(NamedTuple):
+    """The records of a queue in a part of the log: see `TopicQueueMap.seen`."""
+
+    first_offset: int
+    first_phy_offset: int
+    next_offset: int
+    records: int
+
+
+class QueuesCheck:
+    """Gather the records of a scan, then compare the queues with them.
+
+    Parameters
+    ----------
+    table : ConsumeQueueTable, whose queues are recovered
+
+    Attributes
+    ----------
+    repairs : corrections of units that contradict the log
+    covered : {(topic, queue id): bytes of the log that the queue covers, -1: none} of queues whose
+        last unit is wrong
+    are_cut : bool, units of some queue name bytes after the log's end
+    missing_first_file : queues that are built again from their first message on
+
+    Threads: one.
+    """
+
+    def __init__(self, table: ConsumeQueueTable) -> None:
+        self._table, self._log, config = table, table.commit_log, table.config
+        self._queues = {(queue.topic, queue.queue_id): queue for queue in table.all()}
+        self._multi = config.enable_multi_dispatch
+        self._check = UnitCheck(self._queues, multi=self._multi, lmq=config.enable_lmq)
+        self._found: dict[Key, Seen] = {}
+        self.repairs: Repairs = {}
+        self.covered: dict[Key, int] = {}
+        self.are_cut = False
+        self.missing_first_file: list[Key] = []
+
+    # ---- before and during the scan --------------------------------------------------------------
+
+    @property
+    def named_to(self) -> int:
+        """One past the last byte of the log that units of any queue name; -1 without units."""
+        return max((queue.covered_phy_offset for queue in self._queues.values()), default=-1)
+
+    def proven_file(self) -> int:
+        """Return where the last log file begins that a queue proves: its last unit names a record
+        there. -1 without one.
+
+        A damaged checkpoint does not say up to where the log was durable, so that the scan begins
+        at its first file. Old damage before that file does not end the log.
+        """
+        found = -1
+        for queue in self._queues.values():
+            unit = queue.reader.unit(queue.core.unit_count - 1)
+            files = self._log.mapped_file_queue
+            file = None if unit is None else files.find_mapped_file_by_offset(unit[0], False)
+            if unit is None or file is None:
+                continue
+            position = unit[0] - file.file_from_offset
+            header = RecordHeader(file.read(position, min(HEADER_SIZE, file.wrote - position)))
+            if header.is_message and (header.phy_offset, header.total_size) == unit[:2]:
+                found = max(found, file.file_from_offset)
+        return found
+
+    def add(self, chunk: LogChunk) -> None:
+        """Add the records of a scanned chunk of the log, in the log's order."""
+        self._check.add(chunk)
+
+    def trust_all(self) -> None:
+        """Count each last unit as correct."""
+        for key, queue in self._queues.items():
+            self._check.trust(key, queue.covered_phy_offset)
+
+    def agrees_with(self, end: LogEnd, scan_from: int) -> bool:
+        """Return whether each queue ends with its last record in the log; these are then trusted.
+
+        A queue without records in the scanned part must end before it.
+        """
+        if not end.is_usual:
+            return False
+        seen, ends = self._selected(end.seen.seen()), end.seen.ends()
+        for key, queue in self._queues.items():
+            covered = queue.covered_phy_offset
+            first, _, next_offset, count = seen.pop(key, (0, 0, 0, 0))
+            if count == 0:
+                if covered > scan_from:
+                    return False
+            elif (queue.core.unit_count, covered, next_offset - first) != (
+                next_offset,
+                ends[key],
+                count,
+            ):
+                return False
+            else:
+                self._check.trust(key, covered)
+        return not seen
+
+    def _selected(self, seen: Mapping[Key, tuple[int, int, int, int]]) -> dict[Key, Seen]:
+        """Return the entries of the queues that are loaded, or would be if they had files."""
+        only = self._table.only
+        return {k: Seen(*row) for k, row in seen.items() if only is None or k[0] in only}
+
+    # ---- after the scan --------------------------------------------------------------------------
+
+    def beyond(self, log_end: int) -> dict[Key, int]:
+        """Return the queues whose units name bytes of the log after `log_end`, and up to which."""
+        return {
+            key: queue.covered_phy_offset
+            for key, queue in self._queues.items()
+            if queue.covered_phy_offset > log_end
+        }
+
+    def compare(self, end: LogEnd, scan_from: int, *, clean: bool) -> None:
+        """Compare the last unit of each queue with the log.
+
+        When a last unit names no record of its queue, the log is read from the last unit that does,
+        so that every later unit is compared. Units without a record that name bytes of the log
+        become pre-blank units, and keep their queue offsets; the queue is cut before the first one
+        that names bytes after the log. Raises StoreIOError.
+        """
+        log, seen = Log.up_to(self._log, end.phy_offset, clean=clean), end.seen
+        self.repairs = self._check.finish(log)
+        ends = self._doubtful_ends(log, scan_from)
+        doubts = [max(log.begin, each.covered) for each in ends.values() if each.in_doubt]
+        start = min(doubts, default=scan_from)
+        if start < scan_from:
+            seen = TopicQueueMap()
+            for chunk in records_between(self._log.env, self._log, start, scan_from):
+                seen.add(chunk.queues)
+                self.add(chunk)
+            seen.add(end.seen)
+            later, self.repairs = self.repairs, self._check.finish(log)
+            for key, units in later.items():
+                self.repairs.setdefault(key, {}).update(units)
+            ends = self._doubtful_ends(log, start)
+        self._found = self._selected(self._check.with_further(seen))
+        if min(start, scan_from) <= log.begin:
+            self._blank_units_without_record(log)
+        for key, queue_end in ends.items():
+            self._take_end(key, queue_end)
+        self.are_cut |= self.named_to > log.end
+
+    def _blank_units_without_record(self, log: Log) -> None:
+        """Have units blanked that contradict a log that was read from its first file on."""
+        for key, (first_offset, first_phy_offset, _, _) in self._found.items():
+            queue, known = self._queues.get(key), self.repairs.get(key, {})
+            if queue is None or not (known or not self._check.confirms_all(key, queue)):
+                continue
+            wrong = units_without_record(log, queue, first_offset, first_phy_offset, known)
+            if wrong:
+                self.repairs[key] = dict.fromkeys(wrong, PRE_BLANK) | known
+
+    def _take_end(self, key: Key, end: QueueEnd) -> None:
+        queue = self._queues[key]
+        # Without multi-dispatch the records of light queues are not searched.
+        if end.doubtful and (self._multi or not queue.is_lmq):
+            lost = dict.fromkeys(end.doubtful, PRE_BLANK)
+            self.repairs[key] = lost | self.repairs.get(key, {})
+        self.covered[key] = end.covered
+        if end.is_cut:
+            self.are_cut = True
+        else:
+            queue.core.reset(queue.get_max_offset_in_queue(), end.covered)
+
+    def _doubtful_ends(self, log: Log, scanned_from: int) -> dict[Key, QueueEnd]:
+        """Return the queues that do not end with a unit that names its record."""
+        found = {}
+        for key, queue in self._queues.items():
+            covered = queue.covered_phy_offset
+            if covered < 0:
+                continue
+            if self._check.confirmed_end(key) == covered <= log.end and key not in self.repairs:
+                continue  # the scan has found the record of the last unit
+            end = look_at_end(log, key, queue, self.repairs.get(key, {}), scanned_from)
+            if end.doubtful or end.is_cut or end.covered != covered:
+                found[key] = end
+        return found
+
+    def is_damaged(self, key: Key) -> bool:
+        """Return whether the last unit of a queue is damaged, or may be: recovery repairs it, or
+        does not search for the record of a light queue."""
+        queue = self._queues.get(key)
+        if queue is None or (queue.is_lmq and not self._multi):
+            return True
+        last = queue.core.unit_count - 1
+        unit, next_file = queue.reader.unit(last), self._log.roll_next_file
+        if unit is not None and not 0 < unit[1] <= next_file(unit[0]) - unit[0]:
+            return True  # no record is in two files: the bytes are not a unit, as in a text file
+        return last in self.repairs.get(key, {})
+
+    def give_up_torn_ends(self, phy_offset: int) -> None:
+        """Drop last units that a power cut may have torn, of messages from `phy_offset` on."""
+        for queue in self._queues.values():
+            give_up_torn_end(queue, phy_offset)
+
+    def find_missing_first_files(self, scan_from: int) -> None:
+        """Find the queues that lack units before their first file."""
+        lowest = self._log.get_min_offset()
+        self.missing_first_file = [
+            key
+            for key, queue in self._queues.items()
+            if self._misses_first_file(key, queue, scan_from, max(lowest, queue.removed_before))
+        ]
+
+    def _misses_first_file(
+        self, key: Key, queue: ConsumeQueue, scan_from: int, min_phy_offset: int
+    ) -> bool:
+        seen = self._found.get(key)
+        first = queue.mapped_file_queue.get_min_offset() // CQ_STORE_UNIT_SIZE
+        if first <= 0:
+            return False
+        if min_phy_offset == 0 and (seen is None or scan_from > 0):
+            return True  # nothing has expired
+        if seen is None or first <= max(0, seen.first_offset):
+            return False
+        # No checksum covers a record's queueOffset: a unit that names the record outweighs it. A
+        # unit that is repaired proves nothing.
+        return not queue.reader.names(seen.first_phy_offset, self.repairs.get(key, {}))
+
+    def replay_starts(
+        self, log_end: int, unsynced: Mapping[Key, tuple[int, int, int, int]]
+    ) -> list[int]:
+        """Return the physical offsets from which on queues lack units.
+
+        `unsynced` are the queues of the records that may not have been durable.
+        """
+        lowest = max(0, self._log.get_min_offset())
+        covered_by = {key: queue.covered_phy_offset for key, queue in self._queues.items()}
+        covered_by |= self.covered
+        starts = [max(0, covered_by[key]) for key, q in self._queues.items() if q.cut_short]
+        starts += [lowest for _ in self.missing_first_file]
+        if not self._queues and not self._table.has_others:
+            starts.append(lowest)  # all queues were deleted: older log files may have other queues
+        for key, seen in self._found.items():
+            queue = None if key in self.missing_first_file else self._queues.get(key)
+            held = 0 if queue is None else queue.units_before(log_end)
+            if held >= seen.next_offset:
+                continue
+            if key in unsynced and held >= unsynced[key][0]:
+                starts.append(unsynced[key][1])
+                continue
+            starts.append(seen.first_phy_offset)
+            if held < seen.first_offset:
+                covered = -1 if queue is None else covered_by[key]
+                starts.append(lowest if covered < 0 else min(covered, log_end))
+        return starts
