@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pyrocketstore.commit_log.other_formats import why_checkpoint_is_damaged
 from pyrocketstore.files.store_checkpoint import CHECKPOINT_SIZE, checkpoint_damage
 from pyrocketstore.message_store.lost_ends import lost_end
-from pyrocketstore.recovery.other_formats import why_checkpoint_is_damaged
 from pyrocketstore.store.key_gaps import find_key_gaps
 from pyrocketstore.system.env import Env
 from pyrocketstore.verify.index_check import HEADER_DAMAGE, are_covered, damaged_headers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -44,7 +44,13 @@ from pyrocketstore.files.temporary_files import remove_temporary_files
 from pyrocketstore.index.gaps import FoundKeys
 from pyrocketstore.record import _message
 from pyrocketstore.record._message import MessageExt
-from pyrocketstore.record._record import HEADER_SIZE, RecordHeader, crc32, record_size
+from pyrocketstore.record._record import (
+    HEADER_SIZE,
+    RecordHeader,
+    allow_records,
+    crc32,
+    record_size,
+)
 from pyrocketstore.record.message import (
     LMQ_PREFIX,
     PROPERTY_DELAY_TIME_LEVEL,
@@ -199,6 +205,7 @@ class CommitLog:
         on_new_queue: Callable[[str, int], None] | None = None,
         changes: PlannedChanges | None = None,
     ) -> None:
+        allow_records(config.max_message_size)
         self.env = env
         self.config = config
         self.read_only = read_only
@@ -355,6 +362,10 @@ class CommitLog:
         log, and the bytes of a record that is not whole yet.
         """
         return self.core.copied_end
+
+    def set_min_offsets(self, table: Mapping[str, int]) -> None:
+        """Have messages of a topic before a byte of the log count as removed."""
+        self.min_offsets = TopicMinOffsets(table)
 
     def commit_appended(self) -> None:
         """Commit buffered records, so that they can be read."""

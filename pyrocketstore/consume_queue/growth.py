@@ -1,21 +1,118 @@
 """Follow a queue that another process appends to: find the units that it has written since.
 
 The result is a new object of the queue, so that readers of the old one are not disturbed. It shares
-the files that cannot change any more.
+the files that cannot change any more. Units that the owner has not written yet are put in memory.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from pyrocketstore.consume_queue.queue import ConsumeQueue
+from pyrocketstore.consume_queue.table import ConsumeQueueTable, is_safe_name
+from pyrocketstore.consume_queue.unit_check import Key, Log, UnitCheck
 from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE, QueueUnits
+from pyrocketstore.errors import without_frames
+from pyrocketstore.files.running_flags import RunningFlags
+from pyrocketstore.record.message import LMQ_PREFIX
 
-__all__ = ["QueueChanged", "take_written_units"]
+if TYPE_CHECKING:
+    from pyrocketstore.commit_log.appended import LogPart
+
+__all__ = ["QueueChanged", "QueuesGrowth", "take_written_units"]
 
 
 class QueueChanged(Exception):
     """A queue is not what was known, with units appended."""
+
+
+class QueuesGrowth:
+    """The queues of a read-only store that have records in a new part of the log.
+
+    Parameters
+    ----------
+    table : ConsumeQueueTable, which keeps the objects that it has
+    part : LogPart
+    put_units : callable(find), puts the units of the part into the queues that `find` returns
+
+    Raises QueueChanged where the owner did more than append; StoreIOError, StoreCorruptionError.
+    """
+
+    def __init__(
+        self,
+        table: ConsumeQueueTable,
+        part: LogPart,
+        put_units: Callable[[Callable[[str, int], ConsumeQueue | None]], None],
+    ) -> None:
+        self._table, self._part, self._put_units = table, part, put_units
+        begin, end = part.file.file_from_offset, part.end
+        self._log = Log.of(part.log, begin, end, end)
+
+    def grow(self, built: Collection[Key]) -> dict[Key, ConsumeQueue]:
+        """Return new objects of the queues that have records in the part, and of those in
+        `built`, which have units in memory."""
+        flags = RunningFlags()
+        flags.begin_repair()  # an error is not tried again: the next call does that
+        only = self._table.only
+        seen = {k: row for k, row in self._seen().items() if only is None or k[0] in only}
+        grown: dict[Key, ConsumeQueue] = {}
+        stops: dict[Key, int] = {}
+        for key in seen.keys() | set(built):
+            if is_safe_name(key[0]) and key[1] >= 0:
+                stops[key] = self._stop_of(key, seen.get(key))
+                grown[key] = self._table.new_queue(*key, flags)
+                take_written_units(grown[key], self._table.get(*key), stops[key], self._log.end)
+        if self._check_of(grown).finish(self._log):
+            raise QueueChanged  # a unit contradicts its record
+        if any(queue.get_max_offset_in_queue() < stops[key] for key, queue in grown.items()):
+            self._put_units(lambda topic, queue_id: grown.get((topic, queue_id)))
+            if flags.write_error is not None:
+                raise without_frames(flags.write_error)
+        if any(queue.get_max_offset_in_queue() != stops[key] for key, queue in grown.items()):
+            raise QueueChanged
+        lowest = self._table.commit_log.get_min_offset()
+        for key, queue in grown.items():
+            old = self._table.get(*key)
+            if old is None:
+                queue.correct_min_offset(lowest)
+            else:
+                queue.keep_minimum(old, lowest)
+        return grown
+
+    def _seen(self) -> dict[Key, tuple[int, int, int, int]]:
+        seen = self._part.seen()
+        if not self._table.config.enable_multi_dispatch:
+            return seen.seen()
+        check = self._check_of({})
+        check.finish(self._log)
+        return check.with_further(seen)
+
+    def _stop_of(self, key: Key, seen: tuple[int, int, int, int] | None) -> int:
+        """Return the queue offset after a queue's last record.
+
+        Raises QueueChanged for records that do not continue the queue: it was deleted and made
+        again, or records are lost.
+        """
+        old = self._table.get(*key)
+        count = 0 if old is None else old.get_max_offset_in_queue()
+        if seen is None:
+            return count
+        if old is None and key[0].startswith(LMQ_PREFIX) and not self._table.config.enable_lmq:
+            raise QueueChanged  # an opening enables light queues once one exists
+        first, _, stop, number = seen
+        if stop - first != number or (count and first != count):
+            raise QueueChanged
+        return stop
+
+    def _check_of(self, queues: dict[Key, ConsumeQueue]) -> UnitCheck:
+        config = self._table.config
+        check = UnitCheck(queues, multi=config.enable_multi_dispatch, lmq=config.enable_lmq)
+        for chunk in self._part.chunks:
+            check.add(chunk)
+        return check
 
 
 def take_written_units(

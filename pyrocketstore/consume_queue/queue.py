@@ -170,6 +170,11 @@ class ConsumeQueue(UnitAppender):
         return self.topic.startswith(LMQ_PREFIX)
 
     @property
+    def is_in_memory(self) -> bool:
+        """True when a read-only store has built units that are not read from disk."""
+        return any(file.mode != "read" for file in self.mapped_file_queue.mapped_files)
+
+    @property
     def max_physic_offset(self) -> int:
         """One past the last message that was queued, bytes of the log; -1 for none.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,12 +13,12 @@ from pyrocketstore.config.file_sizes import MismatchedFile
 from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.consume_queue._units import unit_at
 from pyrocketstore.consume_queue.ext import ConsumeQueueExt
-from pyrocketstore.consume_queue.many_queues import only_files
+from pyrocketstore.consume_queue.many_queues import correct_min_offsets, only_files
 from pyrocketstore.consume_queue.mappings import QueueMappings
 from pyrocketstore.consume_queue.mismatched_files import restore_queue
-from pyrocketstore.consume_queue.queue import ConsumeQueue, flush_queues
+from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.consume_queue.queue_recovery import keep_units, recover_queue
-from pyrocketstore.consume_queue.topic_buckets import TopicBuckets
+from pyrocketstore.consume_queue.topic_buckets import TopicBuckets, bucket_digests
 from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE, NO_LIMIT
 from pyrocketstore.display import logger, shown
 from pyrocketstore.errors import StoreCorruptionError, StoreError, StoreFormatError
@@ -37,7 +37,6 @@ from pyrocketstore.record.message import LMQ_PREFIX
 from pyrocketstore.system.signal_shield import check_abandoned
 
 if TYPE_CHECKING:
-    from pyrocketstore.files.file_systems import FileSystems
     from pyrocketstore.system.env import Env
 
 LOG = logger(__name__)
@@ -189,6 +188,43 @@ class ConsumeQueueTable:
             self._listed = changes, queues
         return queues.copy()
 
+    def take_min_offsets(self, topics: Iterable[str]) -> None:
+        """Have the queues of these topics use the log's minimums of topics. Raises StoreIOError."""
+        lowest = max(0, self.commit_log.get_min_offset())
+        for topic in topics:
+            removed_before = self.commit_log.min_offsets.of(topic)
+            for queue in self.of_topic(topic).values():
+                if queue.removed_before != removed_before:
+                    queue.removed_before = removed_before
+                    queue.correct_min_offset(lowest)
+
+    def recover_offsets(self) -> list[tuple[str, int]]:
+        """Set the next offset of each queue in the log, and its minimum.
+
+        Returns the queues with a first file whose messages have all expired. Raises StoreIOError.
+        """
+        queues, lowest = self.all(), self.commit_log.get_min_offset()
+        for queue in queues:
+            end = queue.get_max_offset_in_queue()
+            self.commit_log.core.set_next_offset(queue.topic, queue.queue_id, end)
+        return [
+            (queue.topic, queue.queue_id)
+            for queue in correct_min_offsets(self.env, queues, lowest)
+            if lowest > 0 and len(queue.mapped_file_queue.mapped_files) > 1
+        ]
+
+    def end_digests(self) -> bytes:
+        """Return, for each bucket of topics, the digest of the first file, the end and the last
+        message of each queue."""
+        return bucket_digests(
+            (
+                queue.topic,
+                f"{queue.queue_id} {queue.mapped_file_queue.get_min_offset()}"
+                f" {queue.core.unit_count} {queue.covered_phy_offset} {queue.topic}",
+            )
+            for queue in self.all()
+        )
+
     def keys_with_units(self) -> set[tuple[str, int]]:
         """Return (topic, queue id) of each queue that has units."""
         return {(queue.topic, queue.queue_id) for queue in self.all() if queue.core.unit_count > 0}
@@ -267,10 +303,6 @@ class ConsumeQueueTable:
             self._topics.clear()
             self._changes += 1
         self.lmq_count = 0
-
-    def flush(self, file_systems: FileSystems) -> None:
-        """Flush all queues. Raises StoreIOError."""
-        flush_queues(self.all(), file_systems)
 
     def close(self) -> None:
         """Drop all mappings."""

@@ -4,24 +4,34 @@ lack.
 
 from __future__ import annotations
 
+import errno
 import functools
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyrocketstore.commit_log._chunk_scan import LogChunk
 from pyrocketstore.commit_log.parallel_scan import LogScan
+from pyrocketstore.consume_queue.multi_dispatch import put_unit
 from pyrocketstore.dispatch._dispatcher import Dispatcher
 from pyrocketstore.dispatch.reput import resume_position
+from pyrocketstore.errors import StoreIOError
 from pyrocketstore.results import DispatchRequest, Status
 from pyrocketstore.system._env import Event
 from pyrocketstore.system.signal_shield import check_abandoned
 from pyrocketstore.system.thread_pool import PoolCall, ThreadPool
 
 if TYPE_CHECKING:
-    from pyrocketstore.commit_log.log import CommitLog
-    from pyrocketstore.dispatch.observers import Observers
+    from collections.abc import Callable
 
-__all__ = ["replay", "replay_observed"]
+    from pyrocketstore.commit_log.appended import LogPart
+    from pyrocketstore.commit_log.log import CommitLog
+    from pyrocketstore.config.message_store_config import MessageStoreConfig
+    from pyrocketstore.consume_queue.queue import ConsumeQueue
+    from pyrocketstore.dispatch.observers import Observers
+    from pyrocketstore.index._file import IndexFile
+    from pyrocketstore.index.index_service import IndexService
+
+__all__ = ["put_keys", "put_units", "replay", "replay_observed"]
 
 #: If fewer records were dispatched since the last uncommon one, more uncommon ones are expected.
 COMMON_RUN = 64
@@ -75,18 +85,7 @@ def replay_observed(log: CommitLog, start: int, end: int, observers: Observers) 
 
     Raises StoreIOError.
     """
-    dispatcher = Dispatcher(
-        on_new_queue=lambda topic, queue_id: None,
-        on_queue_record=lambda request, multi: None,
-        on_index_file=lambda: None,
-        on_index_record=lambda request: None,
-        on_error=lambda kind, topic, queue_id, number: None,
-        delay_levels=log.delay_levels,
-        index_enabled=False,
-        multi_dispatch=False,
-        moved=Event(),
-        min_offsets=log.min_offsets,
-    )
+    dispatcher = _dispatcher(log)
 
     def observe(request: DispatchRequest) -> None:
         check_abandoned()
@@ -96,6 +95,62 @@ def replay_observed(log: CommitLog, start: int, end: int, observers: Observers) 
     position = start
     while position < end:
         position = _dispatch_file(log, dispatcher, position, end, observed=True)
+
+
+def put_units(
+    part: LogPart, config: MessageStoreConfig, find: Callable[[str, int], ConsumeQueue | None]
+) -> None:
+    """Put the units of a part of the log into the queues that `find` returns."""
+    multi = config.enable_multi_dispatch
+
+    def put(request: DispatchRequest, _: bool) -> None:
+        lmq, minimums = config.enable_lmq, part.log.min_offsets
+        put_unit(request, find, multi=multi, enable_lmq=lmq, min_offsets=minimums)
+
+    dispatcher = _dispatcher(part.log, on_new_queue=find, on_queue_record=put, multi_dispatch=multi)
+    replay(part.log, dispatcher, part.start, part.end, deque(part.chunks))
+
+
+def put_keys(log: CommitLog, part: LogPart, index: IndexService) -> None:
+    """Put the keys of a part of the log into files of the index in memory.
+
+    Raises StoreIOError.
+    """
+    errors: list[int] = []
+
+    def put(request: DispatchRequest) -> IndexFile:
+        index.build_index(request)
+        return index.file_in_memory()
+
+    dispatcher = _dispatcher(
+        log,
+        on_index_file=index.file_in_memory,
+        on_index_record=put,
+        on_error=lambda kind, topic, queue_id, number: errors.append(number),
+        index_enabled=True,
+    )
+    replay(log, dispatcher, part.start, part.end, deque(part.chunks))
+    if errors:
+        raise StoreIOError(errors[0] or errno.EIO, "append", index.root)
+
+
+def _dispatcher(log: CommitLog, **calls: Any) -> Dispatcher:
+    """Return a dispatcher that puts nothing but what `calls` say."""
+    nothing: dict[str, Any] = {
+        "on_new_queue": lambda topic, queue_id: None,
+        "on_queue_record": lambda request, multi: None,
+        "on_index_file": lambda: None,
+        "on_index_record": lambda request: None,
+        "on_error": lambda kind, topic, queue_id, number: None,
+        "index_enabled": False,
+        "multi_dispatch": False,
+    }
+    return Dispatcher(
+        **nothing | calls,
+        delay_levels=log.delay_levels,
+        moved=Event(),
+        min_offsets=log.min_offsets,
+    )
 
 
 class _Chunks:

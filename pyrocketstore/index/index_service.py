@@ -243,7 +243,7 @@ class IndexService:
         changes: PlannedChanges | None = None,
     ) -> None:
         self._env = env
-        self._root = root
+        self.root = root
         self._configured = (hash_slot_num, index_num)
         self._usual = usual
         self._changes = PlannedChanges(read_only=read_only) if changes is None else changes
@@ -307,8 +307,8 @@ class IndexService:
         extended; the keys of a file that was cut, is damaged or breaks the order, and of all later
         files, are put again.
         """
-        self._changes.add(partial(remove_temporary_files, self._env, self._root))
-        found = find_index_files(self._env, self._root, follow=self._read_only)
+        self._changes.add(partial(remove_temporary_files, self._env, self.root))
+        found = find_index_files(self._env, self.root, follow=self._read_only)
         limit = self._checkpoint.index_msg_timestamp
         kept = dropped = [f for f in found if f.size > 0]
         count = len(kept) if last_exit_ok else self._checkpoint.durable_index_files(
@@ -605,6 +605,11 @@ class IndexService:
         return self._files
 
     @property
+    def end_phy_offset(self) -> int:
+        """The byte of the log of the last record of which the index has keys; -1 without files."""
+        return max((index_file.end_phy_offset for index_file in self._files), default=-1)
+
+    @property
     def total_size(self) -> int:
         """Bytes of all files, holes included. Source: RocketMQ 4.9.3 IndexService#getTotalSize."""
         return sum(index_file.file_size for index_file in self._files)
@@ -635,6 +640,13 @@ class IndexService:
             self._flush_later(previous)
         return index_file
 
+    def file_in_memory(self) -> IndexFile:
+        """Return the file for the next key of a reader: never one that is read from disk."""
+        last = self._files[-1] if self._files else None
+        if last is not None and last.mode == "read":
+            return self.begin_new_file(last)
+        return self.get_and_create_last_index_file()
+
     def begin_new_file(self, like_after: IndexFile | None) -> IndexFile:
         """Make a new file, though the last one has room, whose header starts as if after
         `like_after`.
@@ -656,9 +668,9 @@ class IndexService:
         name = name or self._new_name()
         end_phy_offset = previous.end_phy_offset if previous is not None else 0
         end_timestamp = previous.end_timestamp if previous is not None else 0
-        path = None if self._read_only else f"{self._root}/{name}"
+        path = None if self._read_only else f"{self.root}/{name}"
         if path is not None:
-            self._env.make_directories(self._root)
+            self._env.make_directories(self.root)
         index_file = IndexFile(
             self._env,
             path,
@@ -682,7 +694,7 @@ class IndexService:
         newest = max((n for n in taken if len(n) == _NAME_LENGTH), default="")
         if name <= newest:
             name = self._next_name(newest)
-        while name in taken or self._env.exists(f"{self._root}/{name}"):
+        while name in taken or self._env.exists(f"{self.root}/{name}"):
             name = self._next_name(name)
         return name
 
@@ -898,11 +910,11 @@ class IndexService:
         for index_file in dropped:
             index_file.destroy(3000)
         if dropped and not self._read_only:
-            self._env.fsync_directory(self._root)
+            self._env.fsync_directory(self.root)
         if self._set_aside and not self._read_only:
-            set_aside(self._env, self._root, self._set_aside)
+            set_aside(self._env, self.root, self._set_aside)
         self._set_aside, self._lost_from = [], -1
-        self.indexed_phy_offset = max((f.end_phy_offset for f in self._files), default=-1)
+        self.indexed_phy_offset = self.end_phy_offset
 
     def uncover_missing_files(self) -> None:
         """Have the checkpoint cover no file that is missing.
@@ -982,12 +994,12 @@ class IndexService:
             self._files = self._files[:at]
         for index_file in dropped:
             index_file.destroy(3000)
-        self._env.fsync_directory(self._root)
+        self._env.fsync_directory(self.root)
         self.has_dropped = True
 
     def _gap_filled(self, count: int, covered: int) -> int:
-        self._env.fsync_directory(self._root)
-        self.indexed_phy_offset = max((f.end_phy_offset for f in self._files), default=-1)
+        self._env.fsync_directory(self.root)
+        self.indexed_phy_offset = self.end_phy_offset
         self._checkpoint.index_msg_timestamp = covered
         self._checkpoint.flush()
         return count

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from pyrocketstore.arguments.scalars import INT32_MAX
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreIOError
+from pyrocketstore.files.store_checkpoint import StoreCheckpoint
 from pyrocketstore.index._entries import SlotTable
 from pyrocketstore.index._file import INDEX_HEADER, INDEX_SIZE, index_file_size
 from pyrocketstore.index.directory import FoundIndexFile, entry_position
@@ -24,10 +25,12 @@ from pyrocketstore.system.env import Env
 
 __all__ = [
     "SYNC_POINT",
+    "Flushed",
     "SyncPoint",
     "SyncPointFile",
     "entry_phy_offsets",
     "proven_slots",
+    "read_flushed",
     "with_crc",
     "without_crc",
 ]
@@ -212,3 +215,28 @@ def entry_phy_offsets(env: Env, path: str, hash_slot_num: int, number: int) -> t
         for at in (0, INDEX_SIZE)
     ]
     return found[0], found[1]
+
+
+class Flushed(NamedTuple):
+    """A part of the log that was durable.
+
+    Parameters
+    ----------
+    phy_offset : int, byte of the log before which everything was durable, by `sync_point`, also if
+        recovery does not believe the rest of that file; -1: unknown
+    timestamp : int, Unix ms, store time up to which it was, by `checkpoint`; 0: unknown
+    """
+
+    phy_offset: int
+    timestamp: int
+
+
+def read_flushed(env: Env, root: str) -> Flushed:
+    """Return the part of the log that flushes have made durable.
+
+    The caller lists the log after this call: the log of a live owner then has all of that part.
+    Raises StoreIOError.
+    """
+    point = SyncPointFile(env, root).read()
+    checkpoint = StoreCheckpoint(env, f"{root}/checkpoint", read_only=True)
+    return Flushed(-1 if point is None else point.phy_offset, checkpoint.physic_msg_timestamp)

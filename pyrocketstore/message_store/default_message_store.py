@@ -13,6 +13,11 @@ from typing import TYPE_CHECKING
 
 from pyrocketstore.arguments.scalars import exact_int64, texts_of
 from pyrocketstore.commit_log._puts import PutMessageResult
+from pyrocketstore.commit_log.other_formats import (
+    check_checkpoint,
+    check_format,
+    check_format_to_write,
+)
 from pyrocketstore.config.message_store_config import BrokerRole, MessageStoreConfig
 from pyrocketstore.consume_queue.topic_buckets import TopicBuckets
 from pyrocketstore.dispatch.observers import (
@@ -57,12 +62,7 @@ from pyrocketstore.record.message import (
     MessageExtBrokerInner,
     parse_java_int,
 )
-from pyrocketstore.recovery.apply import flush_recovered
 from pyrocketstore.recovery.clean_stop import locked_ms
-from pyrocketstore.recovery.other_formats import (
-    check_checkpoint,
-    check_format,
-)
 from pyrocketstore.recovery.repair import repair
 from pyrocketstore.schedule.delay_offsets import DelayOffsets
 from pyrocketstore.schedule.service import ScheduleMessageService
@@ -269,8 +269,10 @@ class DefaultMessageStore(ReadCalls, RemovalCalls):
             self.life.move(Life.NEW)
         if self.life.now is not Life.NEW:
             raise StoreStateError(f"{self.root}: already open: the store is {self.life.now.value}")
-        check_format(self.env, self.config, read_only=self.read_only)
-        if not self.read_only:
+        if self.read_only:
+            check_format(self.env, self.config)
+        else:
+            check_format_to_write(self.env, self.config)
             self._create_directories()
             self.files.locked_before_ms = locked_ms(self.env, self.root)
             self._lock_file.take()
@@ -652,7 +654,7 @@ class DefaultMessageStore(ReadCalls, RemovalCalls):
         clean = is_flushed is not False
         try:
             if is_flushed is None:
-                flush_recovered(self.files, self.file_systems)
+                self.files.flush_recovered(self.file_systems)
                 self.persist_topics(True)
             self._lock_file.check()
             if self.files.index_flush is None or not clean:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from pyrocketstore.arguments.scalars import QUEUE_ID_MAX
 from pyrocketstore.commit_log.log_end import check_not_newer
+from pyrocketstore.commit_log.other_formats import why_checkpoint_is_damaged
 from pyrocketstore.config.message_store_config import BrokerRole
 from pyrocketstore.consume_queue.multi_dispatch import put_unit
 from pyrocketstore.consumer.offsets import ConsumerOffsets
@@ -23,7 +24,7 @@ from pyrocketstore.flush.index_flush import IndexFlush
 from pyrocketstore.index._file import IndexFile
 from pyrocketstore.index.geometry import usual_geometry
 from pyrocketstore.index.index_service import IndexService
-from pyrocketstore.index.sync_point import SyncPointFile
+from pyrocketstore.index.sync_point import SyncPointFile, read_flushed
 from pyrocketstore.message_store.loaded_files import LoadedFiles
 from pyrocketstore.message_store.lost_ends import lost_end
 from pyrocketstore.message_store.topic_config import TopicConfigFile
@@ -32,11 +33,9 @@ from pyrocketstore.record.message import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from pyrocketstore.recovery.apply import (
     Applying,
     ApplyingToWrite,
-    fsync_again,
     keep_lost_messages,
+    unforced_directories,
 )
-from pyrocketstore.recovery.flushed import read_flushed
-from pyrocketstore.recovery.other_formats import why_checkpoint_is_damaged
 from pyrocketstore.recovery.plan import Planning, PlanningToWrite
 from pyrocketstore.recovery.recovery_plan import RecoveryPlan
 from pyrocketstore.results import DispatchRequest
@@ -334,8 +333,11 @@ class LoadingToWrite(Loading):
         plan = super()._apply(plan)
         if not plan.clean and not plan.empty:
             rewrite = self._abort_file.is_marked()
-            fsync_again(self.files, plan, self._file_systems, rewrite=rewrite)
+            self._fsync_again(unforced_directories(self.files, plan, rewrite=rewrite))
         return plan
+
+    def _fsync_again(self, directories: list[str]) -> None:
+        self._file_systems.fsync_directories(directories)
 
     def _complete_removals(self, plan: RecoveryPlan) -> None:
         self._complete()

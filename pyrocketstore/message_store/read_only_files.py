@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pyrocketstore.errors import StoreIOError, StoreStateError, without_frames
+from pyrocketstore.message_store.current_sizes import load_with_sizes
 from pyrocketstore.message_store.loaded_files import LoadedFiles
 from pyrocketstore.message_store.loading import Loading
 from pyrocketstore.recovery.clean_stop import locked_ms
-from pyrocketstore.recovery.current_sizes import load_with_sizes
 from pyrocketstore.recovery.owner_trace import owner_of
 from pyrocketstore.recovery.refresh import Follower
 from pyrocketstore.system._env import Event

@@ -20,11 +20,10 @@ from pyrocketstore.files.broken_folder import copy_to_broken, move_to_broken
 from pyrocketstore.index.gaps import fill_gaps
 
 if TYPE_CHECKING:
-    from pyrocketstore.files.file_systems import FileSystems
     from pyrocketstore.recovery.recovery_plan import RecoveryPlan
     from pyrocketstore.recovery.store_files import StoreFiles
 
-__all__ = ["Applying", "ApplyingToWrite", "flush_recovered", "fsync_again", "keep_lost_messages"]
+__all__ = ["Applying", "ApplyingToWrite", "keep_lost_messages", "unforced_directories"]
 
 LOG = logger(__name__)
 
@@ -208,11 +207,9 @@ class ApplyingToWrite(Applying):
             self._index.erase_rest()
 
 
-def fsync_again(
-    store: StoreFiles, plan: RecoveryPlan, file_systems: FileSystems, *, rewrite: bool
-) -> None:
-    """Make data of a killed process durable, after its plan was applied: names now, units of queues
-    by their next flush.
+def unforced_directories(store: StoreFiles, plan: RecoveryPlan, *, rewrite: bool) -> list[str]:
+    """Have the next flush make the units durable that a killed process has written, after its plan
+    was applied; return the directories whose names must be durable, too.
 
     With `rewrite`, after a failed fsync, the bytes are written again first: no fsync would write
     clean pages. Otherwise they are dirty pages, which the next fsync writes. Raises StoreIOError.
@@ -228,14 +225,4 @@ def fsync_again(
     folders = {os.path.join(root, name) for name in ("", "config", "consumequeue", "index")}
     folders.update(store.config.commit_log_paths)
     topics.update(folder for folder in folders if env.is_dir(folder))
-    file_systems.fsync_directories(sorted(topics))
-
-
-def flush_recovered(store: StoreFiles, file_systems: FileSystems) -> None:
-    """Flush what recovery has changed in a store whose services were not started.
-
-    Raises StoreIOError.
-    """
-    store.queue_table.flush(file_systems)
-    while not store.commit_log.mapped_file_queue.flush(0):
-        pass
+    return sorted(topics)

@@ -16,23 +16,24 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Callable, Iterable, Sequence
-from hashlib import blake2b
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyrocketstore.commit_log.log_end import start_file
-from pyrocketstore.consume_queue.topic_buckets import BUCKETS, TopicBuckets, bucket_of
+from pyrocketstore.consume_queue.topic_buckets import (
+    BUCKET_DIGEST_SIZE,
+    BUCKETS,
+    TopicBuckets,
+    text_digest,
+)
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreIOError
 from pyrocketstore.index.sync_point import with_crc, without_crc
-from pyrocketstore.recovery.owner_trace import modified_ms
 from pyrocketstore.system.env import is_zeros
 
 if TYPE_CHECKING:
     from pyrocketstore.commit_log.log import CommitLog
-    from pyrocketstore.consume_queue.queue import ConsumeQueue
     from pyrocketstore.files._mapped_file import MappedFile
-    from pyrocketstore.index._file import IndexFile
     from pyrocketstore.system.env import Env
 
 __all__ = [
@@ -40,7 +41,6 @@ __all__ = [
     "CleanStop",
     "CleanStopFile",
     "DerivedEnds",
-    "derived_ends",
     "locked_ms",
 ]
 
@@ -52,9 +52,8 @@ _MAGIC = b"rsstop02"
 #: Of a file of an earlier version, with one digest for all queues: it is not used.
 _EARLIER_MAGIC = b"rsstop01"
 _DIGEST_SIZE = 16
-_BUCKET_DIGEST_SIZE = 8
 #: The magic, and the fields of CleanStop in their order. The CRC of all these bytes follows.
-_FIELDS = struct.Struct(f">8sqqqq{_DIGEST_SIZE}s{BUCKETS * _BUCKET_DIGEST_SIZE}s")
+_FIELDS = struct.Struct(f">8sqqqq{_DIGEST_SIZE}s{BUCKETS * BUCKET_DIGEST_SIZE}s")
 #: A store whose scan reads fewer bytes of the log has no such file: it would save nothing.
 SCANNED_MIN = 4 << 20
 #: In place of the last indexed record, where no key is put: an opening that puts keys must search.
@@ -102,37 +101,6 @@ class DerivedEnds(NamedTuple):
 
     index_end: int
     queues: bytes
-
-
-def derived_ends(
-    queues: Iterable[ConsumeQueue], index_files: Iterable[IndexFile] | None
-) -> DerivedEnds:
-    """Return the ends of queues and index; None for `index_files` where no key is put."""
-    index_end = NO_INDEX
-    if index_files is not None:
-        index_end = max((file.end_phy_offset for file in index_files), default=-1)
-    lines: dict[int, list[str]] = {}
-    for queue in queues:
-        lines.setdefault(bucket_of(queue.topic), []).append(
-            f"{queue.queue_id} {queue.mapped_file_queue.get_min_offset()} {queue.core.unit_count}"
-            f" {queue.covered_phy_offset} {queue.topic}"
-        )
-    found = bytearray(BUCKETS * _BUCKET_DIGEST_SIZE)
-    for number, of_bucket in lines.items():
-        found[_bytes_of(number)] = _digest("\n".join(sorted(of_bucket)), _BUCKET_DIGEST_SIZE)
-    return DerivedEnds(index_end, bytes(found))
-
-
-def _bytes_of(bucket: int) -> slice:
-    """Return the place of a bucket's digest in the digests of all."""
-    return slice(bucket * _BUCKET_DIGEST_SIZE, (bucket + 1) * _BUCKET_DIGEST_SIZE)
-
-
-def _are_same(queues: bytes, others: bytes, only: TopicBuckets | None) -> bool:
-    """Return whether digests of queues are equal, of all buckets or of some."""
-    if only is None:
-        return queues == others
-    return all(queues[_bytes_of(one)] == others[_bytes_of(one)] for one in only.numbers)
 
 
 class CleanStopFile:
@@ -199,14 +167,9 @@ class CleanStopFile:
     def read(self) -> CleanStop | None:
         """Return the content of the file; None without it, and if it is damaged or the log has not
         the record that it names at the end that it names. Raises StoreIOError."""
-        try:
-            if not self._env.exists(self.path):
-                return None
-            data = self._env.read_file(self.path, size=_FIELDS.size + 8)
-        except StoreIOError as error:
-            if error.errno == errno.ENOENT:
-                return None  # deleted by an owner meanwhile
-            raise
+        data = self._env.read_part(self.path, 0, _FIELDS.size + 8)
+        if not data:
+            return None
         stop = CleanStop.decode(data)
         if stop is None and not data.startswith(_EARLIER_MAGIC):
             LOG.warning("%s: damaged, and not used", self.path)
@@ -237,7 +200,8 @@ class CleanStopFile:
                 return -1  # deleted by an owner meanwhile
             raise
         index_end, queues = ends()
-        if stop.index_end != index_end or not _are_same(stop.queues, queues, only):
+        are_same = stop.queues == queues if only is None else only.have_equal(stop.queues, queues)
+        if stop.index_end != index_end or not are_same:
             return -1
         at_file = next(
             (i for i, f in enumerate(files) if f.file_from_offset + f.file_size > stop.log_end), -1
@@ -262,15 +226,11 @@ def _ends_there(file: MappedFile, log_end: int) -> bool:
 
 def locked_ms(env: Env, root: str) -> int:
     """Return when a process has opened the store for writing the last time (Unix ms); -1: never."""
-    return modified_ms(env, os.path.join(root, "lock"))
+    return env.modified_ms(os.path.join(root, "lock"))
 
 
 def _files_digest(env: Env, paths: Sequence[str], locked: int) -> tuple[bytes, int]:
     """Return the digest, and the newest time of modification (Unix ms)."""
     times = [*map(env.mtime_ms, paths), locked]
     names = [f"{os.path.basename(path)} {env.size(path)}" for path in paths]
-    return _digest("\n".join([*names, *map(str, times)])), max(times)
-
-
-def _digest(text: str, size: int = _DIGEST_SIZE) -> bytes:
-    return blake2b(text.encode("utf-8", "surrogateescape"), digest_size=size).digest()
+    return text_digest("\n".join([*names, *map(str, times)]), _DIGEST_SIZE), max(times)

@@ -6,9 +6,6 @@ can warn its caller, the next opening does. 4.9.3 ignores the file.
 
 from __future__ import annotations
 
-import errno
-
-from pyrocketstore.errors import StoreIOError
 from pyrocketstore.system.env import Env
 
 __all__ = ["LOST_MESSAGES", "LossNotices"]
@@ -31,12 +28,7 @@ class LossNotices:
 
     def read(self) -> list[str]:
         """Return the warnings, oldest first."""
-        try:
-            data = self._env.read_file(self.path, size=_SIZE_MAX)
-        except StoreIOError as error:
-            if error.errno == errno.ENOENT:
-                return []
-            raise
+        data = self._env.read_part(self.path, 0, _SIZE_MAX)
         lines = data.decode("utf-8", "surrogateescape").split("\n")
         return list(dict.fromkeys(line for line in lines if line))
 

@@ -47,6 +47,7 @@ from pyrocketstore.errors import (
     without_frames,
 )
 from pyrocketstore.flush.flush_services import GroupCommitService
+from pyrocketstore.message_store.current_sizes import load_with_sizes
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 from pyrocketstore.message_store.loaded_files import LoadedFiles
 from pyrocketstore.message_store.topic_config import TopicConfigFile
@@ -59,7 +60,6 @@ from pyrocketstore.record._message import MessageExt
 from pyrocketstore.record._text import UniqueIds
 from pyrocketstore.record.message import Message, check_properties, check_topic, join_keys
 from pyrocketstore.record.tags import TagsExpression, tags_filter
-from pyrocketstore.recovery.current_sizes import load_with_sizes
 from pyrocketstore.store._store_calls import PutPath, StoreCalls
 from pyrocketstore.store.key_gaps import find_key_gaps
 from pyrocketstore.store.new_queues import NewQueues

@@ -257,6 +257,15 @@ class Env(EnvTable):
         """Return the file's length in bytes."""
         return _called("stat", path, os.stat, path).st_size
 
+    def modified_ms(self, path: str) -> int:
+        """Return the time of the last modification, Unix ms; -1 for a missing file."""
+        try:
+            return int(self.mtime_ms(path))
+        except StoreIOError as error:
+            if error.errno == errno.ENOENT:
+                return -1
+            raise
+
     def identity(self, path: str, *, follow: bool = True) -> tuple[int, int]:
         """Return (device, inode), which is equal for two names of one file or directory."""
         status = _called("stat", path, os.stat if follow else os.lstat, path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pyrocketstore.commit_log._scan import status_name
+from pyrocketstore.commit_log.other_formats import why_checkpoint_is_damaged, why_only_read
 from pyrocketstore.commit_log.topic_min_offset_file import TopicMinOffsetFile
 from pyrocketstore.consumer.consumer_filters import ConsumerFilters
 from pyrocketstore.consumer.offsets import ConsumerOffsets
@@ -13,7 +14,6 @@ from pyrocketstore.errors import StoreCorruptionError
 from pyrocketstore.message_store.loaded_files import LoadedFiles
 from pyrocketstore.message_store.lost_ends import LostEnd, lost_end
 from pyrocketstore.message_store.topic_config import TopicConfigFile
-from pyrocketstore.recovery.other_formats import why_checkpoint_is_damaged, why_only_read
 from pyrocketstore.recovery.plan import COMMITTED_END
 from pyrocketstore.recovery.recovery_plan import RecoveryPlan
 from pyrocketstore.results import Status

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pyrocketstore.columns._record_walk import BAD_PROPERTIES, RecordWalk, read_ext_units
 from pyrocketstore.commit_log._scan import verdict_of
 from pyrocketstore.commit_log.log_end import first_store_time
+from pyrocketstore.commit_log.other_formats import why_only_read
 from pyrocketstore.consume_queue.ext import MAX_ADDR, un_decorate
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.consume_queue.table import is_safe_name
@@ -29,7 +30,6 @@ from pyrocketstore.message_store.lost_ends import (
 )
 from pyrocketstore.record.message import SCHEDULE_TOPIC
 from pyrocketstore.record.multi_dispatch import further_queues
-from pyrocketstore.recovery.other_formats import why_only_read
 from pyrocketstore.results import Status
 from pyrocketstore.system.live_stores import Attempts, was_removed
 from pyrocketstore.verify._chains import differing_units

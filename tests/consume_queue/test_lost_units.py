@@ -151,11 +151,11 @@ def test_a_hole_in_a_queue_makes_old_damage_no_end_of_the_log(path: Path) -> Non
 KILL = """
 import os, signal, sys
 import pyrocketstore
-from pyrocketstore.message_store import loading
+from pyrocketstore.message_store.loading import LoadingToWrite
 from pyrocketstore.recovery.apply import Applying
 from pyrocketstore.recovery.plan import Planning
 module, name = {"plan": (Planning, "make_plan"), "apply": (Applying, "apply_plan"),
-                "replay": (Applying, "_replay"), "force": (loading, "fsync_again"),
+                "replay": (Applying, "_replay"), "force": (LoadingToWrite, "_fsync_again"),
                 }[sys.argv[2]]
 function = getattr(module, name)
 def die(*arguments, **settings):

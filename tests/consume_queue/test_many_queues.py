@@ -25,7 +25,6 @@ from pyrocketstore.consume_queue.many_queues import only_files
 from pyrocketstore.consume_queue.units import FoundQueue
 from pyrocketstore.errors import StoreIOError, StoreWarning
 from pyrocketstore.files._mapped_file import MappedFile
-from pyrocketstore.recovery import store_files
 from pyrocketstore.system import threads
 from pyrocketstore.system.env import Env
 from support.broken_env import broken, failing, watched
@@ -287,7 +286,7 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "only_files", lambda env, paths, *_, **__: [None] * len(paths))
     monkeypatch.setattr(unit_check, "_only_file", lambda queue: None)
     monkeypatch.setattr(
-        store_files,
+        table,
         "correct_min_offsets",
         lambda env, queues, lowest: [queue.correct_min_offset(lowest) for queue in queues],
     )

@@ -11,8 +11,13 @@ import pytest
 import pyrocketstore
 from pyrocketstore import StoreIOError
 from pyrocketstore.files.store_checkpoint import StoreCheckpoint
-from pyrocketstore.index.sync_point import SYNC_POINT, SyncPoint, SyncPointFile
-from pyrocketstore.recovery.flushed import Flushed, read_flushed
+from pyrocketstore.index.sync_point import (
+    SYNC_POINT,
+    Flushed,
+    SyncPoint,
+    SyncPointFile,
+    read_flushed,
+)
 from pyrocketstore.system.env import Env
 from support.broken_env import failing
 from support.sizes import SIZES

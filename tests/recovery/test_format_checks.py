@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from pyrocketstore import MessageStoreConfig, StoreFormatError
-from pyrocketstore.recovery.other_formats import (
+from pyrocketstore.commit_log.other_formats import (
     check_checkpoint,
     check_format,
+    check_format_to_write,
     check_writable,
     why_checkpoint_is_damaged,
     why_only_read,
@@ -31,7 +32,8 @@ def config_of(root: Path) -> MessageStoreConfig:
 
 
 def check(root: Path, *, read_only: bool) -> None:
-    check_format(Env(), config_of(root), read_only=read_only)
+    check = check_format if read_only else check_format_to_write
+    check(Env(), config_of(root))
 
 
 @pytest.mark.parametrize("exists", [True, False])
@@ -97,7 +99,7 @@ def test_a_dledger_log_must_be_among_the_paths(tmp_path: Path, has_data: bool) -
         check(tmp_path, read_only=False)
     if has_data:
         config = config_of(tmp_path).replace(store_path_commit_log=str(data))
-        check_format(Env(), config, read_only=True)
+        check_format(Env(), config)
 
 
 # ---- checkpoint ----------------------------------------------------------------------------------

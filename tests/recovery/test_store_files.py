@@ -11,7 +11,8 @@ import pytest
 
 import pyrocketstore
 from pyrocketstore import DefaultMessageStore, MessageStoreConfig, StoreStateError
-from pyrocketstore.recovery.flushed import Flushed
+from pyrocketstore.index.sync_point import Flushed
+from pyrocketstore.message_store.loaded_files import LoadedFiles
 from pyrocketstore.recovery.store_files import StoreFiles
 from pyrocketstore.system._env import Event
 from pyrocketstore.system.env import Env
@@ -23,7 +24,7 @@ BY_LOAD = ("flushed", "checkpoint", "index_service", "dispatcher", "locked_befor
 def files_of(root: Path) -> StoreFiles:
     """The files of a store that is not loaded."""
     config = MessageStoreConfig(**SIZES).at_root(str(root))
-    return StoreFiles(Env(), config, read_only=True, appended=Event())
+    return LoadedFiles(Env(), config, read_only=True, appended=Event())
 
 
 @pytest.mark.parametrize("name", BY_LOAD)

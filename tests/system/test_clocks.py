@@ -306,11 +306,12 @@ def test_the_checkpoint_covers_no_index_file_that_is_gone(
     shutil.rmtree(path / "index")
     (path / "abort").touch()
 
-    def copy(*arguments: Any, **settings: Any) -> None:
+    def copy(*arguments: Any, **settings: Any) -> list[str]:
         """The moment just after the replay."""
         shutil.copytree(path, crashed)
+        return []
 
-    monkeypatch.setattr(loading, "fsync_again", copy)
+    monkeypatch.setattr(loading, "unforced_directories", copy)
     with stopped_clock(path, [0], max_index_num=500):
         monkeypatch.undo()
     (index,) = (crashed / "index").iterdir()

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrocketstore.commit_log.log_end import check_not_newer
+from pyrocketstore.commit_log.other_formats import check_writable
 from pyrocketstore.commit_log.parallel_scan import LogScan
 from pyrocketstore.config.message_store_config import MessageStoreConfig, detect_sizes
 from pyrocketstore.consume_queue.queue import ConsumeQueue
@@ -31,8 +32,7 @@ from pyrocketstore.index.geometry import usual_geometry
 from pyrocketstore.index.index_service import IndexService
 from pyrocketstore.index.sync_point import SyncPointFile
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
-from pyrocketstore.recovery.other_formats import check_writable
-from pyrocketstore.recovery.store_files import StoreFiles
+from pyrocketstore.message_store.loaded_files import LoadedFiles
 from pyrocketstore.results import DispatchRequest
 from pyrocketstore.spark.jobs.expected_entries import LogFileTask
 from pyrocketstore.spark.jobs.rebuild_log import (
@@ -232,7 +232,7 @@ def _source_of(env: Env, root: str, target: str, broker_conf: str | None) -> _So
     place = StorePlace(os.path.basename(root), root)
     settings = detect_sizes(env, root, place_settings(env, place, broker_conf))
     check_writable(env, settings)
-    store = StoreFiles(env, settings.absolute(), read_only=True, appended=Event())
+    store = LoadedFiles(env, settings.absolute(), read_only=True, appended=Event())
     log = store.commit_log
     try:
         _load_log(store)
@@ -296,14 +296,14 @@ def _source_of(env: Env, root: str, target: str, broker_conf: str | None) -> _So
         log.mapped_file_queue.shutdown(0)
 
 
-def _load_log(store: StoreFiles) -> None:
+def _load_log(store: LoadedFiles) -> None:
     store.topic_minimums.read()
     store.commit_log.load()
     check_not_newer(store.commit_log.mapped_file_queue.mapped_files)
     store.topic_minimums.load(store.commit_log)
 
 
-def _geometry(store: StoreFiles, clean: bool) -> tuple[int, int]:
+def _geometry(store: LoadedFiles, clean: bool) -> tuple[int, int]:
     """Return slots and entries of the new index files: those of the existing ones, as an opening
     of the store reads them.
 
@@ -351,7 +351,7 @@ class _Writer:
     def __init__(self, env: Env, source: _Source) -> None:
         root = source.config.store_path_root_dir
         self._source = source
-        self._store = StoreFiles(env, source.config.absolute(), read_only=False, appended=Event())
+        self._store = LoadedFiles(env, source.config.absolute(), read_only=False, appended=Event())
         self._table = self._store.queue_table
         self._checkpoint = StoreCheckpoint(env, f"{root}/checkpoint")
         flags = self._store.running_flags

@@ -14,6 +14,7 @@ from typing import Self
 
 import numpy as np
 
+from pyrocketstore.commit_log.other_formats import check_format
 from pyrocketstore.config.file_sizes import is_store_file
 from pyrocketstore.config.message_store_config import MessageStoreConfig, detect_sizes
 from pyrocketstore.consume_queue._units import find_last_unit, unit_at
@@ -24,8 +25,7 @@ from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
 from pyrocketstore.index.index_service import IndexService
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 from pyrocketstore.message_store.lost_ends import listed_log_files
-from pyrocketstore.recovery.current_sizes import load_with_sizes
-from pyrocketstore.recovery.other_formats import check_format
+from pyrocketstore.message_store.current_sizes import load_with_sizes
 from pyrocketstore.spark.options import EARLIEST, LATEST, Bound, SourceOptions, StorePlace
 from pyrocketstore.spark.read.units import UNITS_AT_FIRST, UNITS_AT_ONCE, RangeUnits
 from pyrocketstore.spark.task_types import DataLossError, LogFile, QueueRange
@@ -282,7 +282,7 @@ def place_settings(env: Env, place: StorePlace, broker_conf: str | None) -> Mess
     else:
         settings = MessageStoreConfig.from_broker_conf(broker_conf, root=root)[0]
     settings = settings.with_dledger_log(env, root)
-    check_format(env, settings, read_only=True)
+    check_format(env, settings)
     return settings
 
 

@@ -36,18 +36,10 @@ _OF_5X = (
 )
 
 
-def check_format(env: Env, config: MessageStoreConfig, *, read_only: bool) -> None:
-    """Refuse a directory whose format cannot be read, or must not be written.
-
-    Raises StoreFormatError, StoreIOError.
-    """
+def check_format(env: Env, config: MessageStoreConfig) -> None:
+    """Refuse a directory whose format cannot be read. Raises StoreFormatError, StoreIOError."""
     root = config.store_path_root_dir
-    names = env.listdir(root) if env.is_dir(root) else []
-    nodes = [f"{root}/{name}" for name in names if name.startswith(DLEDGER_PREFIX)]
-    if nodes and not read_only:
-        raise StoreFormatError(
-            f"{nodes[0]}: a DLedger log, which is only read: open the store with read_only=True"
-        )
+    names, nodes = _names(env, root)
     if nodes and not dledger_directories(env, root):
         raise StoreFormatError(f"{nodes[0]}: has no directory `data`, so the log cannot be read")
     if nodes and dledger_log_of(config.all_commit_log_paths) is None:
@@ -63,10 +55,28 @@ def check_format(env: Env, config: MessageStoreConfig, *, read_only: bool) -> No
                 f"{batches}: the topic {topics[0]} has a batch consume queue of RocketMQ 5.x, whose"
                 " units have another format: its messages cannot be read"
             )
-    if not read_only:
-        mark = _mark_of_5x(env, root, names)
-        if mark:
-            raise _of_5x(mark)
+
+
+def check_format_to_write(env: Env, config: MessageStoreConfig) -> None:
+    """Refuse a directory whose format cannot be read, or must not be written.
+
+    Raises StoreFormatError, StoreIOError.
+    """
+    names, nodes = _names(env, config.store_path_root_dir)
+    if nodes:
+        raise StoreFormatError(
+            f"{nodes[0]}: a DLedger log, which is only read: open the store with read_only=True"
+        )
+    check_format(env, config)
+    mark = _mark_of_5x(env, config.store_path_root_dir, names)
+    if mark:
+        raise _of_5x(mark)
+
+
+def _names(env: Env, root: str) -> tuple[list[str], list[str]]:
+    """Return the names in the root, and the directories of DLedger nodes."""
+    names = env.listdir(root) if env.is_dir(root) else []
+    return names, [f"{root}/{name}" for name in names if name.startswith(DLEDGER_PREFIX)]
 
 
 def check_checkpoint(env: Env, config: MessageStoreConfig) -> None:
@@ -129,8 +139,8 @@ def _of_5x(mark: str) -> StoreFormatError:
 
 
 def check_writable(env: Env, config: MessageStoreConfig) -> None:
-    """Refuse to write to a store as `check_format` and `check_checkpoint` do."""
-    check_format(env, config, read_only=False)
+    """Refuse to write to a store as `check_format_to_write` and `check_checkpoint` do."""
+    check_format_to_write(env, config)
     check_checkpoint(env, config)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pyrocketstore import MessageStoreConfig, StoreCorruptionError, StoreIOError
-from pyrocketstore.recovery.current_sizes import load_with_sizes
+from pyrocketstore.message_store.current_sizes import load_with_sizes
 from pyrocketstore.system.env import Env
 from pyrocketstore.system.live_stores import TRIES_MAX
 
