@@ -12,6 +12,7 @@ from pyrocketstore.commit_log.log_end import await_last_record, has_grown, valid
 from pyrocketstore.commit_log.parallel_scan import LogScan
 from pyrocketstore.record._record import HEADER_SIZE, has_torn_properties, record_size
 from pyrocketstore.results import Status
+from pyrocketstore.system.signal_shield import check_abandoned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -127,6 +128,7 @@ class AppendedLog:
                 part = self._scan(files.settings.open(self._log.env, known.path, mode="read"))
                 if part.record_count or is_waiting():
                     yield part
+                check_abandoned()
                 if not part.is_full:
                     if part.status != Status.OK:
                         return
@@ -142,6 +144,7 @@ class AppendedLog:
             self.end = start
             part = self._scan(newer[0])
             yield part
+            check_abandoned()
             if part.status != Status.OK and not part.is_full:
                 return
 
@@ -185,15 +188,6 @@ class AppendedLog:
         return LogPart(file, found, self.end, end, status, log)
 
     def _chunks(self, file: MappedFile) -> list[LogChunk]:
-        log = self._log
-        scan = LogScan(
-            log.env,
-            (file,),
-            self.end,
-            min(self.end + PART_SIZE, file.file_from_offset + file.file_size),
-            delay_levels=log.delay_levels,
-            check_crc=log.config.check_crc_on_recover,
-            records_max=None,
-            min_offsets=log.min_offsets,
-        )
-        return list(scan.chunks())
+        log, stop = self._log, min(self.end + PART_SIZE, file.file_from_offset + file.file_size)
+        crc = log.config.check_crc_on_recover
+        return list(LogScan.of(log.env, log, self.end, stop, (file,), check_crc=crc).chunks())

@@ -31,7 +31,7 @@ from pyrocketstore.results import Status
 from pyrocketstore.system.signal_shield import check_abandoned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pyrocketstore.commit_log.log import CommitLog
     from pyrocketstore.files._mapped_file import MappedFile
@@ -148,24 +148,19 @@ class LogEnd:
         return self.status in (Status.END, Status.BLANK)
 
     @property
+    def is_blank(self) -> bool:
+        """True when the log ends with a BLANK."""
+        return self.status == Status.BLANK
+
+    @property
     def verdict(self) -> str:
         """The verdict that ended the log."""
         return verdict_of(self.status, self.file.wrote == self.file.file_size)
 
-    def is_growing(self, env: Env) -> bool:
-        """Return True when another process has appended since the scan."""
-        return has_grown(env, self.file, self.phy_offset, self.status)
-
-    def valid_records_behind(self, env: Env, *, is_usual: bool) -> list[tuple[str, int, int]]:
-        """Return `valid_records_after` of this end."""
-        files = self.files[self.at_file :]
-        return valid_records_after(env, files, self.phy_offset, is_usual=is_usual)
-
-    def await_last_record(self, env: Env) -> None:
-        """Wait while another process is writing the last record; have it read once more when it is
-        dispatched."""
-        if self.chunks:
-            await_last_record(env, self.file, self.chunks.pop())
+    @property
+    def is_refused(self) -> bool:
+        """True when only the limit on record sizes may have ended the log."""
+        return self.status == Status.BAD_SIZE
 
     def add(self, chunk: LogChunk, *, is_later: bool) -> None:
         """Count the records of the next chunk of the scan."""
@@ -203,7 +198,7 @@ def find_log_end(
     log: CommitLog,
     first: int,
     known: KnownLog,
-    take: Callable[[LogChunk], None],
+    takes: Sequence[Callable[[LogChunk], None]],
     *,
     keep_from: int | None,
     keys_from: int | None = None,
@@ -212,7 +207,7 @@ def find_log_end(
 
     Parameters
     ----------
-    take : gets each chunk
+    takes : each one gets each chunk
     keep_from : int or None, `chunks` keeps the records from this physical offset on, because they
         are likely to be dispatched again; no chunk begins before it and ends after it. None: none
     keys_from : int or None, physical offset: no data of the records is kept, but the end of the
@@ -254,7 +249,8 @@ def find_log_end(
             while files[found.at_file].file_from_offset != chunk.file_from_offset:
                 found.at_file += 1
             found.add(chunk, is_later=keeps)
-            take(chunk)
+            for take in takes:
+                take(chunk)
             complete = complete and not (keeps and chunk.has_own_memory)
             if complete and keeps:
                 found.chunks.append(chunk)

@@ -97,6 +97,30 @@ class LogScan:
         self._pool: ThreadPool | None = None
         self._ahead: deque[tuple[_Part, PoolCall[LogChunk]]] = deque()
 
+    @classmethod
+    def of(
+        cls,
+        env: Env,
+        log: ScannableLog,
+        start: int,
+        stop: int,
+        files: tuple[MappedFile, ...] | None = None,
+        *,
+        check_crc: bool = False,
+    ) -> LogScan:
+        """Return a scan of a part of a log, or of some of its files, each chunk of which has the
+        data that dispatch needs, and is freed once it is dispatched."""
+        return cls(
+            env,
+            log.mapped_file_queue.mapped_files if files is None else files,
+            start,
+            stop,
+            delay_levels=log.delay_levels,
+            check_crc=check_crc,
+            records_max=None,
+            min_offsets=log.min_offsets,
+        )
+
     def chunks(self) -> Iterator[LogChunk]:
         """Yield the chunks in order; each begins where the one before it ended.
 
@@ -220,17 +244,7 @@ def records_between(env: Env, log: ScannableLog, start: int, stop: int) -> Itera
     files = log.mapped_file_queue.mapped_files
     while start < stop:
         chunk = None
-        scan = LogScan(
-            env,
-            files,
-            start,
-            stop,
-            delay_levels=log.delay_levels,
-            check_crc=False,
-            records_max=None,
-            min_offsets=log.min_offsets,
-        )
-        for chunk in scan.chunks():
+        for chunk in LogScan.of(env, log, start, stop, files).chunks():
             yield chunk
         if chunk is None or chunk.status in (Status.OK, Status.BLANK):
             return

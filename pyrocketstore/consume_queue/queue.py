@@ -432,6 +432,20 @@ class ConsumeQueue(UnitAppender):
             self.ext.truncate_by_min_address(unit[2])
         return True
 
+    def has_first_file(self) -> bool:
+        """Return whether the first file is on disk."""
+        first = self.mapped_file_queue.get_first_mapped_file()
+        return first is not None and self.env.exists(first.path)
+
+    def forget_deleted(self, min_phy_offset: int) -> bool:
+        """Forget files that the owner of a read-only store has deleted; the minimum becomes that of
+        a new opening. Returns True if all messages of the first file have expired."""
+        self.mapped_file_queue.forget_deleted()
+        if self.correct_min_offset(min_phy_offset):
+            return False
+        self.core.min_logic_offset = 0
+        return len(self.mapped_file_queue.mapped_files) > 1
+
     def keep_minimum(self, old: ConsumeQueue, min_phy_offset: int) -> None:
         """Take the minimum from an object of the same queue with the same first file, unless it is
         out of date."""

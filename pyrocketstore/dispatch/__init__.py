@@ -2,5 +2,5 @@
 
 `reput.py` is the service thread (ReputMessageService), `_dispatcher.pyx` the loop that it runs
 without the GIL. `observers.py` calls the dispatchers and the arriving listener of a program.
-Recovery uses the same loop. No module of this folder decides where the log ends.
+Recovery uses the same loop by `replay.py`. No module of this folder decides where the log ends.
 """

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyrocketstore.commit_log._chunk_scan import LogChunk
 from pyrocketstore.commit_log.parallel_scan import LogScan
 from pyrocketstore.consume_queue.multi_dispatch import put_unit
+from pyrocketstore.consume_queue.restarted_queues import dispatch_restarted
 from pyrocketstore.dispatch._dispatcher import Dispatcher
 from pyrocketstore.dispatch.reput import resume_position
 from pyrocketstore.errors import StoreIOError
@@ -27,11 +28,12 @@ if TYPE_CHECKING:
     from pyrocketstore.commit_log.log import CommitLog
     from pyrocketstore.config.message_store_config import MessageStoreConfig
     from pyrocketstore.consume_queue.queue import ConsumeQueue
+    from pyrocketstore.consume_queue.table import ConsumeQueueTable
     from pyrocketstore.dispatch.observers import Observers
     from pyrocketstore.index._file import IndexFile
     from pyrocketstore.index.index_service import IndexService
 
-__all__ = ["put_keys", "put_units", "replay", "replay_observed"]
+__all__ = ["QueuesReplay", "put_keys", "put_units", "replay", "replay_observed"]
 
 #: If fewer records were dispatched since the last uncommon one, more uncommon ones are expected.
 COMMON_RUN = 64
@@ -63,6 +65,22 @@ def replay(
         if reached == position:
             reached = _dispatch_file(log, dispatcher, position, end)
         dispatcher.position = position = reached
+
+
+class QueuesReplay:
+    """Dispatches the log again to all queues of a store, those included that start again in it."""
+
+    def __init__(self, table: ConsumeQueueTable, dispatcher: Dispatcher) -> None:
+        self._table, self._dispatcher = table, dispatcher
+        self._had_units = table.keys_with_units()
+
+    def run(self, start: int, end: int, known: deque[LogChunk] | None = None) -> None:
+        """As `replay`."""
+        replay(self._table.commit_log, self._dispatcher, start, end, known)
+
+    def finish(self, end: int) -> None:
+        """See `dispatch_restarted`."""
+        dispatch_restarted(self._table, end, self._had_units, self.run)
 
 
 def _dispatch_file(
@@ -164,17 +182,7 @@ class _Chunks:
         log, position = self._log, self._replay_known(start)
         if position > start or position >= end:
             return position
-        scan = LogScan(
-            log.env,
-            log.mapped_file_queue.mapped_files,
-            start,
-            end,
-            delay_levels=log.delay_levels,
-            check_crc=False,
-            records_max=None,  # each chunk is freed once it is dispatched
-            min_offsets=log.min_offsets,
-        )
-        for chunk in scan.chunks():
+        for chunk in LogScan.of(log.env, log, start, end).chunks():
             position = self._dispatch(chunk)
         return position
 

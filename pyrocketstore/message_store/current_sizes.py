@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from pyrocketstore.config.message_store_config import MessageStoreConfig
-from pyrocketstore.consume_queue.queue_folders import RECENT_MS
+from pyrocketstore.consume_queue.growth import RECENT_MS
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError
 from pyrocketstore.recovery.recovery_plan import RecoveryPlan
 from pyrocketstore.system.env import Env

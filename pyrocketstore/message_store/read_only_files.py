@@ -10,8 +10,7 @@ from pyrocketstore.message_store.current_sizes import load_with_sizes
 from pyrocketstore.message_store.loaded_files import LoadedFiles
 from pyrocketstore.message_store.loading import Loading
 from pyrocketstore.recovery.clean_stop import locked_ms
-from pyrocketstore.recovery.owner_trace import owner_of
-from pyrocketstore.recovery.refresh import Follower
+from pyrocketstore.recovery.refresh import Follower, owner_of
 from pyrocketstore.system._env import Event
 from pyrocketstore.system.live_stores import Attempts, was_removed
 from pyrocketstore.system.signal_shield import check_abandoned

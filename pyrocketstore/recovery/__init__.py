@@ -1,7 +1,8 @@
 """Recovery: a plan computed from the files, then applied to them or only held in memory.
 
-`log_end.py` decides where the log ends, `plan.py` computes the plan, `apply.py` cuts log, queues
-and index, and `replay.py` dispatches records again that they lack. `repair.py` repeats failed
-writes of queues and index later, once their cause has passed. A read-only store applies the plan in
-memory: no module of this folder may write to its files.
+`plan.py` computes the plan, and `apply.py` cuts log, queues and index to it and has them completed
+from the log. Each has one class for a reader, whose files stay as they are, and one for a writer.
+`refresh.py` follows the owner of a read-only store. `repair.py` repeats failed writes of queues and
+index later, once their cause has passed. No module of this folder knows the bytes of a record, a
+unit or an index entry: log, queues, index and dispatch do the work.
 """

@@ -8,13 +8,11 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from functools import partial
 from typing import TYPE_CHECKING
 
 from pyrocketstore.commit_log.log_end import begun_files, data_behind
-from pyrocketstore.consume_queue.queues_cut import QueuesCut
-from pyrocketstore.consume_queue.restarted_queues import dispatch_restarted
-from pyrocketstore.dispatch.replay import replay
+from pyrocketstore.consume_queue.queues_recovery import QueuesCut
+from pyrocketstore.dispatch.replay import QueuesReplay
 from pyrocketstore.display import REPORTED_ELSEWHERE, logger
 from pyrocketstore.files.broken_folder import copy_to_broken, move_to_broken
 from pyrocketstore.index.gaps import fill_gaps
@@ -135,10 +133,7 @@ class Applying:
             index.uncover_missing_files()
         queues.begin_again(plan.missing_first_file, plan.synced_to, self.missing_file_level)
         if plan.replay_from is not None:
-            had_units = store.queue_table.keys_with_units()
             self._replay(plan.replay_from)
-            again = partial(replay, log, store.dispatcher)
-            dispatch_restarted(store.queue_table, plan.log_end, had_units, again)
         self._fill_gaps()
         queues.finish()
         store.dispatcher.position = plan.log_end
@@ -146,14 +141,15 @@ class Applying:
     def _replay(self, start: int) -> None:
         """Replay records that 4.9.3 would leave out first, then from 4.9.3's own start on."""
         plan, index, dispatcher = self._plan, self._index, self._store.dispatcher
-        kept = index.files
+        kept, queues = index.files, QueuesReplay(self._store.queue_table, dispatcher)
         if not plan.clean and start < plan.scan_from and self._store.index_enabled:
-            replay(self._log, dispatcher, start, plan.scan_from)
+            queues.run(start, plan.scan_from)
             start = plan.scan_from
             if not kept or kept[-1].is_write_full():
                 last = kept[-1] if kept else None
                 dispatcher.set_index_file(index.begin_new_file(last))
-        replay(self._log, dispatcher, start, plan.log_end, plan.chunks)
+        queues.run(start, plan.log_end, plan.chunks)
+        queues.finish(plan.log_end)
 
     def _set_queues_aside(self) -> None:
         """Set aside the queues and the index of an empty log, which name records that are gone.

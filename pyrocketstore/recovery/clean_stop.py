@@ -168,7 +168,7 @@ class CleanStopFile:
         """Return the content of the file; None without it, and if it is damaged or the log has not
         the record that it names at the end that it names. Raises StoreIOError."""
         data = self._env.read_part(self.path, 0, _FIELDS.size + 8)
-        if not data:
+        if not data and not self._env.exists(self.path):
             return None
         stop = CleanStop.decode(data)
         if stop is None and not data.startswith(_EARLIER_MAGIC):

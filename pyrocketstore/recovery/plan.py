@@ -1,6 +1,6 @@
 """Compute the plan of a recovery from the files, before the log is cut.
 
-`commit_log/log_end.py` scans the log and decides where it ends; `consume_queue/queues_check.py`
+`commit_log/log_end.py` scans the log and decides where it ends; `consume_queue/queues_recovery.py`
 compares each scanned record with its units. The plan then says which units are wrong, and from
 where on the log must be dispatched again. `apply` carries the plan out.
 """
@@ -13,17 +13,21 @@ from pyrocketstore.commit_log.log_end import (
     KnownLog,
     LogEnd,
     allow_record,
+    await_last_record,
     check_chunk_not_newer,
     find_log_end,
+    has_grown,
+    valid_records_after,
     warn_of_gaps,
 )
-from pyrocketstore.consume_queue.queues_check import QueuesCheck
+from pyrocketstore.consume_queue.queues_recovery import QueuesCheck
 from pyrocketstore.display import logger
 from pyrocketstore.index.gaps import first_unindexed
 from pyrocketstore.recovery.recovery_plan import RecoveryPlan
-from pyrocketstore.results import Status
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyrocketstore.commit_log._chunk_scan import LogChunk
     from pyrocketstore.recovery.store_files import StoreFiles
 
@@ -47,6 +51,9 @@ class Planning:
     Differs: the stored physicalOffset of each record must be its own; damaged tails that hold valid
     records are kept; queues and index entries that 4.9.3 would lose are restored.
     """
+
+    #: refuse records of the log that must not be cut off
+    checks: tuple[Callable[[LogChunk], None], ...] = ()
 
     def __init__(self, store: StoreFiles, clean: bool) -> None:
         self._store, self._clean = store, clean
@@ -100,7 +107,7 @@ class Planning:
             chunks=end.chunks,
             end_path=end.file.path,
             end_position=log_end - end.file.file_from_offset,
-            ends_with_blank=end.status == Status.BLANK,
+            ends_with_blank=end.is_blank,
             last_record=end.last_record,
             synced_to=synced_to,
             repairs=queues.repairs,
@@ -153,20 +160,16 @@ class Planning:
             keep_from = scan_from  # no queue has units of it: it is dispatched
         elif keep_from is None and not self._config.enable_multi_dispatch:
             keys_from = max(0, index.indexed_phy_offset)
-            take = self._check_chunk
-            end = find_log_end(log, first, known, take, keep_from=keep_from, keys_from=keys_from)
+            end = find_log_end(
+                log, first, known, self.checks, keep_from=keep_from, keys_from=keys_from
+            )
             if queues.agrees_with(end, scan_from):
                 return end
         while True:
             self._queues = queues = QueuesCheck(self._store.queue_table)
-
-            def compare(chunk: LogChunk, queues: QueuesCheck = queues) -> None:
-                self._check_chunk(chunk)
-                queues.add(chunk)
-
-            end = find_log_end(log, first, known, compare, keep_from=keep_from)
-            is_refused = end.status == Status.BAD_SIZE
-            if not is_refused or not allow_record(log.env, end.file, end.phy_offset):
+            takes = (*self.checks, queues.add)
+            end = find_log_end(log, first, known, takes, keep_from=keep_from)
+            if not end.is_refused or not allow_record(log.env, end.file, end.phy_offset):
                 return end
 
     def _look_behind(self, end: LogEnd) -> tuple[str, list[tuple[str, int, int]]]:
@@ -176,7 +179,8 @@ class Planning:
             return COMMITTED_END, []
         # If a unit names bytes after the log's end, the unit is damaged or the log is: search it.
         is_usual = self._clean and end.is_usual and named_to <= end.phy_offset
-        broken = end.valid_records_behind(env, is_usual=is_usual)
+        behind = end.files[end.at_file :]
+        broken = valid_records_after(env, behind, end.phy_offset, is_usual=is_usual)
         return end.verdict, [] if broken and self._is_growing(end) else broken
 
     # ---- the replay ------------------------------------------------------------------------------
@@ -205,16 +209,15 @@ class Planning:
 
     # ---- what a writer does otherwise ------------------------------------------------------------
 
-    def _check_chunk(self, chunk: LogChunk) -> None:
-        """Refuse records of the log that must not be cut off."""
-
     def _await_writer(self, end: LogEnd) -> None:
-        """Wait while another process is writing the last record."""
-        end.await_last_record(self._log.env)
+        """Wait while another process is writing the last record; it is read once more when it is
+        dispatched."""
+        if end.chunks:
+            await_last_record(self._log.env, end.file, end.chunks.pop())
 
     def _is_growing(self, end: LogEnd) -> bool:
         """Return True when another process has appended records: nothing is damaged."""
-        return end.is_growing(self._log.env)
+        return has_grown(self._log.env, end.file, end.phy_offset, end.status)
 
     def _find_unindexed_end(
         self, end: LogEnd, scan_from: int, replay_from: int | None
@@ -227,8 +230,7 @@ class Planning:
 class PlanningToWrite(Planning):
     """Plans the recovery of a store that is opened for writing: no other process writes to it."""
 
-    def _check_chunk(self, chunk: LogChunk) -> None:
-        check_chunk_not_newer(chunk)
+    checks = (check_chunk_not_newer,)
 
     def _await_writer(self, end: LogEnd) -> None:
         pass

@@ -13,27 +13,31 @@ cut the log, removed a queue), or left damage, the store must be loaded again: s
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 from functools import partial
 from typing import TYPE_CHECKING
 
 from pyrocketstore.commit_log.appended import AppendedLog, LogChanged, LogPart
-from pyrocketstore.consume_queue.growth import QueueChanged, QueuesGrowth
-from pyrocketstore.consume_queue.queue_folders import QueueFolders
+from pyrocketstore.commit_log.topic_min_offset_file import TOPIC_MIN_OFFSET
+from pyrocketstore.consume_queue.growth import QueueChanged, QueueFolders, QueuesGrowth
 from pyrocketstore.dispatch.replay import put_keys, put_units
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError
-from pyrocketstore.recovery.owner_trace import Owner, owner_of
 from pyrocketstore.system.live_stores import was_removed
 from pyrocketstore.system.signal_shield import check_abandoned
 
 if TYPE_CHECKING:
-    from pyrocketstore.consume_queue.queue import ConsumeQueue
     from pyrocketstore.recovery.recovery_plan import RecoveryPlan
     from pyrocketstore.recovery.store_files import StoreFiles
+    from pyrocketstore.system.env import Env
 
-__all__ = ["Follower"]
+__all__ = ["Follower", "owner_of"]
 
 LOG = logger(__name__)
+
+_Identity = tuple[int, int] | None
+Owner = tuple[_Identity, int, _Identity, bytes]
 
 
 class Follower:
@@ -103,10 +107,14 @@ class Follower:
         self._index()
         for part in self._log.parts(lambda: bool(self._built)):
             put = partial(put_units, part, store.config)
-            self._publish(part, QueuesGrowth(store.queue_table, part, put).grow(self._built))
+            growth = QueuesGrowth(store.queue_table, part, put)
+            grown = growth.grow(self._built)
+            # Readers find first the log, then the queues, then the index.
+            self._log.publish(part)
+            growth.publish(grown, self._built)
+            self._note(part)
             self._unindexed = part
             self._index()
-            check_abandoned()
         self._log.note_last(self._plan.last_record)
         return True
 
@@ -124,20 +132,17 @@ class Follower:
                 raise LogChanged
             first_path, queues, expired = first.path, table.all(), []
             built = [queue for key in self._built if (queue := table.get(*key)) is not None]
-            if not all(_has_first_file(queue) for queue in built):
+            if not all(queue.has_first_file() for queue in built):
                 raise LogChanged  # its expired units are in memory alone
         else:
             known = [queue for key in self._expired if (queue := table.get(*key)) is not None]
-            queues = [queue for queue in known if not _has_first_file(queue)]
+            queues = [queue for queue in known if not queue.has_first_file()]
             expired = [(queue.topic, queue.queue_id) for queue in known if queue not in queues]
         lowest = self._store.commit_log.get_min_offset()
         for queue in queues:
             check_abandoned()
-            queue.mapped_file_queue.forget_deleted()
-            if not queue.correct_min_offset(lowest):
-                queue.core.min_logic_offset = 0
-                if len(queue.mapped_file_queue.mapped_files) > 1:
-                    expired.append((queue.topic, queue.queue_id))
+            if queue.forget_deleted(lowest):
+                expired.append((queue.topic, queue.queue_id))
         self._expired, self._first_path = expired, first_path
 
     def _fits_index(self) -> bool:
@@ -151,17 +156,10 @@ class Follower:
             self._index_names = names
         return names <= self._index_names
 
-    def _publish(self, part: LogPart, grown: dict[tuple[str, int], ConsumeQueue]) -> None:
-        """Let readers find the records and units of a part: first the log, then the queues."""
-        store, plan = self._store, self._plan
-        self._log.publish(part)
-        for key, queue in grown.items():
-            store.queue_table.replace(queue)
-            store.commit_log.core.set_next_offset(*key, queue.get_max_offset_in_queue())
-            self._built.discard(key)
-            if queue.is_in_memory:
-                self._built.add(key)
-        self._plan = store.plan = dataclasses.replace(
+    def _note(self, part: LogPart) -> None:
+        """Give the store a plan with what was found."""
+        plan = self._plan
+        self._plan = self._store.plan = dataclasses.replace(
             plan,
             log_end=part.end,
             end_path=part.file.path,
@@ -183,7 +181,30 @@ class Follower:
         self._unindexed = None
 
 
-def _has_first_file(queue: ConsumeQueue) -> bool:
-    """Return whether the first file of a queue is on disk."""
-    first = queue.mapped_file_queue.get_first_mapped_file()
-    return first is not None and queue.env.exists(first.path)
+def owner_of(env: Env, root: str) -> Owner:
+    """Return a value that changes when a process opens the store for writing, closes it, or
+    removes messages of a topic.
+
+    Both engines write to `lock` when they open a store, and create and delete `abort`. A removal of
+    messages replaces the file of minimums twice: the second new file may have the inode of the one
+    that was there before. Raises StoreIOError.
+    """
+    lock = os.path.join(root, "lock")
+    minimums = os.path.join(root, "config", TOPIC_MIN_OFFSET)
+    return (
+        env.identity_at(lock),
+        env.modified_ms(lock),
+        env.identity_at(os.path.join(root, "abort")),
+        _bytes(env, minimums),
+    )
+
+
+def _bytes(env: Env, path: str) -> bytes:
+    """Return the content of a file, b"" if it is missing."""
+    try:
+        # A directory that cannot be searched has no such file, as for the loading.
+        return env.read_file(path) if env.exists(path) else b""
+    except StoreIOError as error:
+        if error.errno == errno.ENOENT:
+            return b""
+        raise

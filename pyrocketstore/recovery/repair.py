@@ -6,11 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import TYPE_CHECKING
 
-from pyrocketstore.consume_queue.restarted_queues import dispatch_restarted
-from pyrocketstore.dispatch.replay import replay
+from pyrocketstore.dispatch.replay import QueuesReplay
 from pyrocketstore.display import logger
 from pyrocketstore.recovery.store_files import StoreFiles
 from pyrocketstore.system.periodic import PeriodicService
@@ -54,7 +52,7 @@ def repair(store: StoreFiles, dispatch_paused: AbstractContextManager[None]) -> 
         end = int(dispatcher.position)
         position = _lost_from(store, index_failed)
         dispatcher.last_phy_offset = -1  # keys before it are missing
-        had_units = store.queue_table.keys_with_units()
+        queues = QueuesReplay(store.queue_table, dispatcher)
         flags.begin_repair()
         whole = False
         try:
@@ -64,11 +62,10 @@ def repair(store: StoreFiles, dispatch_paused: AbstractContextManager[None]) -> 
                 dispatcher.resume_index()
             while position < end and not flags.is_write_error():
                 stop = min(store.commit_log.roll_next_file(position), end)
-                replay(store.commit_log, dispatcher, position, stop)
+                queues.run(position, stop)
                 position = stop
             if not flags.is_write_error():
-                again = partial(replay, store.commit_log, dispatcher)
-                dispatch_restarted(store.queue_table, end, had_units, again)
+                queues.finish(end)
             if not flags.is_write_error():
                 _raise_next_offsets(store)
                 whole = True

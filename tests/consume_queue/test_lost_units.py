@@ -121,13 +121,15 @@ def test_a_reader_does_not_warn_of_a_missing_first_file(
     """It builds the queue in memory at each opening; the owner repairs it, and warns once."""
     (path / "consumequeue" / "early" / "0" / ("0" * 20)).unlink()
     text = "early/0: its first file is missing"
-    caplog.set_level("INFO", "pyrocketstore.consume_queue.queues_cut")
+    caplog.set_level("INFO", "pyrocketstore.consume_queue.queues_recovery")
     for read_only, level in [(True, "INFO"), (True, "INFO"), (False, "WARNING")]:
         caplog.clear()
         with pyrocketstore.open(path, read_only=read_only) as store:
             assert [int(m.body) for m in store.read("early", 0)] == list(range(COUNT))
             assert store.verify().ok != read_only
-        found = [r for r in caplog.records if r.name == "pyrocketstore.consume_queue.queues_cut"]
+        found = [
+            r for r in caplog.records if r.name == "pyrocketstore.consume_queue.queues_recovery"
+        ]
         assert [(r.levelname, r.getMessage()) for r in found] == [(level, text)]
 
 

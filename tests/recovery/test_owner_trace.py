@@ -14,9 +14,9 @@ import pytest
 
 import pyrocketstore
 from pyrocketstore import StoreIOError
-from pyrocketstore.consume_queue.queue_folders import RECENT_MS, QueueFolders
+from pyrocketstore.consume_queue.growth import RECENT_MS, QueueFolders
 from pyrocketstore.consume_queue.table import ConsumeQueueTable
-from pyrocketstore.recovery.owner_trace import owner_of
+from pyrocketstore.recovery.refresh import owner_of
 from pyrocketstore.system.env import Env
 from support.broken_env import failing, watched
 from support.sizes import SIZES

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import pyrocketstore
-from pyrocketstore.consume_queue.queues_check import QueuesCheck
-from pyrocketstore.consume_queue.queues_cut import QueuesCut
+from pyrocketstore.consume_queue.queues_recovery import QueuesCheck, QueuesCut
 from pyrocketstore.recovery.recovery_plan import RecoveryPlan
 from support.sizes import SIZES
 

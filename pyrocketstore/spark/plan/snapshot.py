@@ -23,9 +23,9 @@ from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE, QueueUnits
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
 from pyrocketstore.index.index_service import IndexService
+from pyrocketstore.message_store.current_sizes import load_with_sizes
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 from pyrocketstore.message_store.lost_ends import listed_log_files
-from pyrocketstore.message_store.current_sizes import load_with_sizes
 from pyrocketstore.spark.options import EARLIEST, LATEST, Bound, SourceOptions, StorePlace
 from pyrocketstore.spark.read.units import UNITS_AT_FIRST, UNITS_AT_ONCE, RangeUnits
 from pyrocketstore.spark.task_types import DataLossError, LogFile, QueueRange
