@@ -8,6 +8,13 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from pyrocketstore.arguments.scalars import exact_flag, exact_int64, exact_text
+from pyrocketstore.commit_log._puts import PutMessageResult
+from pyrocketstore.record._text import string_to_properties
+from pyrocketstore.record.message import (
+    PROPERTY_DELAY_TIME_LEVEL,
+    MessageExtBrokerInner,
+    parse_java_int,
+)
 
 __all__ = ["BrokerStatsManager", "StatsItem", "StatsSnapshot"]
 
@@ -166,8 +173,11 @@ class BrokerStatsManager:
         """Count a message that a group sent back."""
         self._add(SNDBCK_PUT_NUMS, f"{topic}@{group}", 1)
 
-    def note_delivery(self, level: int, num: int, size: int) -> None:
+    def note_delivery(self, message: MessageExtBrokerInner, result: PutMessageResult) -> None:
         """Count a delayed message that was delivered, as a get of SCHEDULE_CONSUMER."""
+        text = string_to_properties(message.properties_string or "")
+        level = parse_java_int(text.get(PROPERTY_DELAY_TIME_LEVEL, "")) or 0
+        num, size = result.message_count, result.wrote_bytes
         group, topic = "SCHEDULE_CONSUMER", "SCHEDULE_TOPIC_XXXX"
         self.inc_queue_get_nums(group, topic, level - 1, num)
         self.inc_queue_get_size(group, topic, level - 1, size)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from pyrocketstore.arguments.scalars import exact_int64, texts_of
-from pyrocketstore.commit_log._puts import PutMessageResult
 from pyrocketstore.commit_log.other_formats import (
     check_checkpoint,
     check_format,
@@ -22,25 +21,22 @@ from pyrocketstore.config.message_store_config import BrokerRole, MessageStoreCo
 from pyrocketstore.consume_queue.topic_buckets import TopicBuckets
 from pyrocketstore.dispatch.observers import (
     Arriving,
-    BitMap,
     Dispatch,
     MessageArrivingListener,
 )
 from pyrocketstore.dispatch.reput import ReputMessageService
 from pyrocketstore.display import logger
 from pyrocketstore.errors import (
-    StoreError,
     StoreFormatError,
     StoreStateError,
     StoreTypeError,
-    without_frames,
 )
 from pyrocketstore.files.abort_file import AbortFile
 from pyrocketstore.files.allocate_mapped_file_service import make_allocate_service
 from pyrocketstore.files.file_systems import FileSystems
 from pyrocketstore.files.lock_file import store_lock
 from pyrocketstore.flush.async_put import AsyncPuts
-from pyrocketstore.index.sync_point import SYNC_POINT
+from pyrocketstore.message_store.closing import Closing
 from pyrocketstore.message_store.copied_log import CopiedLog
 from pyrocketstore.message_store.end_of_puts import StoreFailure
 from pyrocketstore.message_store.loaded_files import LoadedFiles
@@ -50,27 +46,20 @@ from pyrocketstore.message_store.open_stores import OPEN_STORES, Closer
 from pyrocketstore.message_store.program_dispatch import ProgramDispatch
 from pyrocketstore.message_store.read_calls import ReadCalls
 from pyrocketstore.message_store.read_only_files import ReadOnlyFiles
+from pyrocketstore.message_store.registered_filters import RegisteredFilters
 from pyrocketstore.message_store.removal_calls import RemovalCalls
 from pyrocketstore.message_store.removals import Removals
 from pyrocketstore.message_store.reports import StoreReports
 from pyrocketstore.message_store.start_stop_services import StoreServices
 from pyrocketstore.message_store.stats import StoreStatsService
 from pyrocketstore.message_store.topic_config import TopicConfigFile
-from pyrocketstore.record._text import string_to_properties
-from pyrocketstore.record.message import (
-    PROPERTY_DELAY_TIME_LEVEL,
-    MessageExtBrokerInner,
-    parse_java_int,
-)
 from pyrocketstore.recovery.clean_stop import locked_ms
 from pyrocketstore.recovery.repair import repair
 from pyrocketstore.schedule.delay_offsets import DelayOffsets
-from pyrocketstore.schedule.service import ScheduleMessageService
 from pyrocketstore.system._env import Event
 from pyrocketstore.system.env import Env
 from pyrocketstore.system.life_state import Life, LifeState
 from pyrocketstore.system.signal_shield import (
-    check_abandoned,
     imported,
     one_at_a_time,
     shielded,
@@ -78,13 +67,9 @@ from pyrocketstore.system.signal_shield import (
 from pyrocketstore.system.stalls import StallLog
 
 if TYPE_CHECKING:
-    from pyrocketstore.consumer.consumer_filters import ConsumerFilters
     from pyrocketstore.message_store.broker_stats import BrokerStatsManager
 
 LOG = logger(__name__)
-
-#: Interval of checks whether the wait for another thread's close was abandoned (s).
-LOOK_S = 0.1
 
 
 class DefaultMessageStore(ReadCalls, RemovalCalls):
@@ -152,7 +137,8 @@ class DefaultMessageStore(ReadCalls, RemovalCalls):
         self._engine._make_parts(config.absolute(), env, read_only, on_new_queue, cleans, only)
         self.program_dispatch = ProgramDispatch(self.config, message_arriving_listener)
         # Called while the engine is open: OPEN_STORES has it then.
-        self._on_drop = weakref.ref(self, Closer(self._engine))
+        known = weakref.ref(self, Closer(self.closing))
+        self.closing.is_dropped = lambda: known() is None
 
     def _make_parts(
         self,
@@ -181,7 +167,6 @@ class DefaultMessageStore(ReadCalls, RemovalCalls):
             only=only,
         )
         self.delay_offsets = DelayOffsets(self.env, self.root)
-        self._abort_file = AbortFile(self.env, os.path.join(self.root, "abort"))
         self._make_hooks()
         self.life_lock = threading.RLock()
         #: of a read-only store
@@ -203,13 +188,8 @@ class DefaultMessageStore(ReadCalls, RemovalCalls):
             self.env.monotonic_ns,
             self.stats_service.note_puts,
         )
-        self.store_failure = StoreFailure(
-            self.running_flags, self.async_puts, self._abort_file, lambda: not self.life.has_ended
-        )
-        self._lock_file = store_lock(self.env, config, self.store_failure.fail)
-        self.file_systems = FileSystems(
-            self.env, self._lock_file.descriptors, config.syncfs_least_files
-        )
+        self._make_closing()
+        self.filters = RegisteredFilters(self.closing)
         self.puts = self._new_puts()
         self.reports = StoreReports(
             self.files,
@@ -218,6 +198,28 @@ class DefaultMessageStore(ReadCalls, RemovalCalls):
             self.stats_service,
             earliest=lambda: self.get_earliest_message_time() if self.life.is_loaded else -1,
             failure=lambda: self.why_not_writeable,
+        )
+
+    def _make_closing(self) -> None:
+        config, abort_file = self.config, AbortFile(self.env, os.path.join(self.root, "abort"))
+        self.store_failure = StoreFailure(
+            self.running_flags, self.async_puts, abort_file, lambda: not self.life.has_ended
+        )
+        self._lock_file = store_lock(self.env, config, self.store_failure.fail)
+        self.file_systems = FileSystems(
+            self.env, self._lock_file.descriptors, config.syncfs_least_files
+        )
+        self.closing = Closing(
+            self.files,
+            self.life,
+            self.life_lock,
+            self._lock_file,
+            abort_file,
+            self.store_failure,
+            self.file_systems,
+            self.allocate_service,
+            self.topics,
+            self.delay_offsets,
         )
 
     def _new_puts(self) -> MessagePuts:
@@ -234,15 +236,9 @@ class DefaultMessageStore(ReadCalls, RemovalCalls):
         )
 
     def _make_hooks(self) -> None:
-        #: called by `shutdown` once everything is durable, and at its end in any case
-        self.at_clean_stop: list[Callable[[], None]] = []
-        self.at_end: list[Callable[[], None]] = []
-        self._filters: ConsumerFilters | None = None
-        #: called when puts end: after a failure, in a forked child, and by `shutdown`
-        self.on_dead: Callable[[str | None], None] = lambda state: None
         #: called when puts are accepted again: a full disk has room
         self.on_alive: Callable[[], None] = lambda: None
-        self.running_flags.on_not_writeable = lambda: self.on_dead(None)
+        self.running_flags.on_not_writeable = lambda: self.closing.on_dead(None)
         self.running_flags.on_writeable = lambda: self.on_alive()
         self.running_flags.on_write_error = self._repair_later
         #: the settings of a reload: sizes that were not given may show only by then
@@ -276,26 +272,18 @@ class DefaultMessageStore(ReadCalls, RemovalCalls):
             self._create_directories()
             self.files.locked_before_ms = locked_ms(self.env, self.root)
             self._lock_file.take()
-            self._lock_file.release_on_demand(self.is_dropped, self.end_dropped)
+            self._lock_file.release_on_demand(self.closing.is_dropped, self.closing.end_dropped)
         try:
             if self.read_only:
                 self.reader.load(self.files)
             else:
                 check_checkpoint(self.env, self.config)
                 self._load_to_write()
-            self.life.move(Life.LOADED)
         except BaseException:
-            self._give_up()
+            self.closing.give_up()
             raise
-        OPEN_STORES.add(self)
-
-    def _give_up(self) -> None:
-        """Release everything after a failed load(): the next one finds the same files."""
-        try:
-            self.commit_log.close()
-            self._close_files()
-        finally:
-            self._lock_file.release()
+        self.life.move(Life.LOADED)
+        OPEN_STORES.add(self.closing)
 
     def _create_directories(self) -> None:
         queues = os.path.join(self.root, "consumequeue")
@@ -311,17 +299,12 @@ class DefaultMessageStore(ReadCalls, RemovalCalls):
             self.topics,
             self.delay_offsets,
             file_systems=self.file_systems,
-            bit_map=self._find_bit_map,
+            bit_map=self.filters.bit_map,
             complete_removals=lambda: self.removals.complete(contextlib.nullcontext()),
             replay_observed=lambda plan: self.program_dispatch.replay(
-                files.commit_log, plan, self._find_bit_map()
+                files.commit_log, plan, self.filters.bit_map()
             ),
         ).load()
-
-    def _find_bit_map(self) -> BitMap | None:
-        if self.config.enable_calc_filter_bit_map:
-            return self.registered_filters().bit_map
-        return None
 
     def lacks_units(self) -> bool:
         """Return whether units could not be written, so that queues may end before the log does."""
@@ -376,7 +359,7 @@ class DefaultMessageStore(ReadCalls, RemovalCalls):
     def _replace(self, fresh: LoadedFiles) -> None:
         install = self.on_reload(fresh)
         old = self.files, self.puts
-        self.files = self.reports.files = fresh
+        self.files = self.reports.files = self.closing.files = fresh
         self.puts = self._new_puts()
         install()
         del old  # only now: its last reference may run code
@@ -407,7 +390,7 @@ class DefaultMessageStore(ReadCalls, RemovalCalls):
         self.reput_service = ReputMessageService(self.commit_log, self.dispatcher, self.appended)
         self.commit_log.wait_dispatched = self._wait_for_copied
         self.commit_log.set_next_offsets = self.recover_topic_queue_table
-        self.dispatcher.call_after(self.program_dispatch.observers(self._find_bit_map()))
+        self.dispatcher.call_after(self.program_dispatch.observers(self.filters.bit_map()))
         self.program_dispatch.follow(self.reput_service)
         self.services = StoreServices(
             self.files,
@@ -422,7 +405,7 @@ class DefaultMessageStore(ReadCalls, RemovalCalls):
             repair=self._repair,
             check_lock=self._lock_file.check,
         )
-        self.reports.services = self.puts.services = self.services
+        self.reports.services = self.puts.services = self.closing.services = self.services
         self.copied_log = CopiedLog(
             self.commit_log,
             self.puts,
@@ -431,13 +414,11 @@ class DefaultMessageStore(ReadCalls, RemovalCalls):
             self.running_flags,
             lambda: self.why_not_writeable,
         )
-        if self._broker_stats is not None:
-            self._broker_stats.follow(self.commit_log.core.queue_put_totals)
-            self.services.on_look = self._tick_broker_stats
+        self._count_for_broker()
         if self.config.broker_role is not BrokerRole.SLAVE:
-            service = self.services.schedule_service = self._make_schedule_service()
-            service.correct_offsets()
-            self.dispatcher.delayed = service.event
+            self.services.add_schedule(
+                self.delay_offsets, self.puts.put_due, lambda: not self.life.takes_puts
+            )
         if self.cleans:
             self.services.add_cleaning(self.files.newest_store_timestamp())
         if self.config.enables_retention:
@@ -450,6 +431,14 @@ class DefaultMessageStore(ReadCalls, RemovalCalls):
             self.services.start_schedule()
         if self.running_flags.is_write_error():
             self._repair_later()
+
+    def _count_for_broker(self) -> None:
+        stats = self._broker_stats
+        if stats is not None:
+            stats.follow(self.commit_log.core.queue_put_totals)
+            self.services.on_look = lambda: stats.tick(self.env.monotonic_ms())
+            if self.config.enable_schedule_message_stats:
+                self.puts.on_delivery = stats.note_delivery
 
     def get_confirm_offset(self) -> int:
         """Return the value of `set_confirm_offset`, -1 before the first call.
@@ -474,32 +463,6 @@ class DefaultMessageStore(ReadCalls, RemovalCalls):
         """
         self.program_dispatch.confirm(exact_int64("phy_offset", phy_offset))
 
-    def registered_filters(self) -> ConsumerFilters:
-        """Return the filters of ROOT/config/consumerFilter.json; the first call reads the file.
-
-        For calls with `life_lock` held, on a store that is open for writing.
-
-        Raises StoreCorruptionError, StoreIOError.
-        """
-        if self._filters is None:
-            config = self.config
-            module = imported("pyrocketstore.consumer.consumer_filters")
-            found: ConsumerFilters = module.ConsumerFilters(
-                self.env,
-                self.root,
-                config.max_error_rate_of_bloom_filter,
-                config.expect_consumer_num_use_filter,
-                config.filter_data_clean_time_span,
-                lambda: self.files.newest_store_timestamp(),
-            )
-            found.load()
-            if self.plan is None or not self.plan.clean:
-                found.note_unclean_stop()
-            self.at_clean_stop.append(found.end_all)
-            self.at_end.append(found.close)
-            self._filters = found
-        return self._filters
-
     def get_dispatcher_list(self) -> list[Dispatch]:
         """Return the list to which a program appends its own dispatchers before `start`.
 
@@ -513,43 +476,12 @@ class DefaultMessageStore(ReadCalls, RemovalCalls):
         """
         return self.program_dispatch.dispatchers
 
-    def _make_schedule_service(self) -> ScheduleMessageService:
-        return ScheduleMessageService(
-            self.commit_log,
-            self.queue_table,
-            self.delay_offsets,
-            put=self._put_due,
-            flush=lambda: self.services.log_flush.flush_to_end(),
-            ends=lambda: not self.life.takes_puts,
-            lacks_units=self.lacks_units,
-            interval_ms=self.config.flush_delay_offset_interval,
-        )
-
-    def _put_due(self, message: MessageExtBrokerInner) -> PutMessageResult:
-        """Put a delayed message that is due; make room for it, as the puts of a program do."""
-        if self.async_puts.is_behind():
-            self.services.log_flush.flush_to_end()
-        result, stats = self.puts.put(message), self._broker_stats
-        if (
-            stats is not None
-            and not result.status_code
-            and self.config.enable_schedule_message_stats
-        ):
-            text = string_to_properties(message.properties_string or "")
-            level = parse_java_int(text.get(PROPERTY_DELAY_TIME_LEVEL, "")) or 0
-            stats.note_delivery(level, result.message_count, result.wrote_bytes)
-        return result
-
     def get_broker_stats_manager(self) -> BrokerStatsManager | None:
         """Return the argument of the constructor.
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#getBrokerStatsManager.
         """
         return self._broker_stats
-
-    def _tick_broker_stats(self) -> None:
-        if self._broker_stats is not None:
-            self._broker_stats.tick(self.env.monotonic_ms())
 
     def _repair(self) -> bool:
         is_whole = repair(self.files, self.reput_service.paused())
@@ -578,115 +510,9 @@ class DefaultMessageStore(ReadCalls, RemovalCalls):
         shutdown continues, and the directory stays locked until its end; another call waits for
         that.
         """
-        if self.pid != os.getpid():
-            return
-        self.program_dispatch.refuse_call()
-        self.life.end_puts()
-        shielded(self._engine._shutdown)
-
-    @one_at_a_time
-    def _shutdown(self) -> None:
-        if self.life.has_ended:  # another thread has done it
-            return
-        self.on_dead("closed")
-        if self.life.is_started:
-            self.services.end_copy()
-        self.commit_log.close()
-        is_flushed = None  # no service has run
-        if self.life.is_started:
-            is_flushed = self.services.stop()
-            self.life.move(Life.STOPPED)
-        if self.allocate_service is not None:
-            self.allocate_service.shutdown()
-        if self.life.is_loaded:
-            self.index_service.wait_flushed()
-        writes = self.life.is_loaded and not self.read_only
-        try:  # no thread is left
-            clean = writes and self._finish(is_flushed)
-            write_stop = self._note_clean_stop() if clean else None
-            self.life.move(Life.CLOSING)
-            self._close_files()
-            if write_stop is not None:
-                write_stop()
-                self._abort_file.delete()
-        finally:
-            OPEN_STORES.discard(self)
-            try:
-                self._lock_file.release()
-            finally:
-                self._end()
-        if writes and not clean:
-            text = f"{self.root}: not everything could be dispatched and flushed"
-            error = self.failure or self.running_flags.write_error
-            raise StoreStateError(text) if error is None else without_frames(error)
-
-    def end_dropped(self) -> None:
-        """Close the engine of a dropped store, or wait until another thread has closed it.
-
-        Call it by `shielded`.
-        """
-        while not self.life_lock.acquire(timeout=LOOK_S):
-            check_abandoned()
-        try:
-            self.life.end_puts()
-            self._shutdown()
-        except StoreError as error:
-            LOG.error(
-                "%s: the store was not closed, and closing it has failed: %s", self.root, error
-            )
-        finally:
-            self.life_lock.release()
-
-    def is_dropped(self) -> bool:
-        """Return True once the last reference of a caller is gone."""
-        return self._on_drop() is None
-
-    def _end(self) -> None:
-        if self.life.now is not Life.CLOSING:  # flushing has raised
-            self.life.move(Life.CLOSING)
-        self.life.move(Life.ENDED)
-
-    def _finish(self, is_flushed: bool | None) -> bool:
-        """Flush files without a service; return True when everything is dispatched and durable.
-
-        `is_flushed` : whether the services have dispatched and flushed everything; None: none ran
-        """
-        clean = is_flushed is not False
-        try:
-            if is_flushed is None:
-                self.files.flush_recovered(self.file_systems)
-                self.persist_topics(True)
-            self._lock_file.check()
-            if self.files.index_flush is None or not clean:
-                self.index_service.flush()
-            else:
-                self.files.index_flush.finish(self.files.index_flush.begin())
-            self.checkpoint.flush()
-            if clean:  # everything is flushed, the last deliveries included
-                self.delay_offsets.persist(self.delay_offsets.offsets())
-                for persist in self.at_clean_stop:
-                    persist()
-        except StoreError as error:
-            self.store_failure.fail(error)
-        return clean and self.failure is None and not self.running_flags.is_write_error()
-
-    def _close_files(self) -> None:
-        """Close files and mappings, once no thread writes. The caller releases the lock last."""
-        with contextlib.ExitStack() as rest:  # close each one, whatever another one raises
-            if self.life.now is Life.LOADED:  # it is loaded again, or was not loaded as a whole
-                self.life.move(Life.NEW)
-            if self.transient_store_pool is not None:
-                rest.callback(self.transient_store_pool.destroy)
-            if self.topics is not None:
-                rest.callback(self.topics.close)
-            for close in self.at_end:
-                rest.callback(close)
-            rest.callback(self.files.close)
-
-    def after_fork(self) -> None:
-        """In a forked child: disable this copy, which must touch nothing."""
-        self.on_dead(Life.FORKED.value)
-        self.life.move(Life.FORKED)
+        if self.pid == os.getpid():
+            self.program_dispatch.refuse_call()
+            self.closing.shutdown()
 
     def destroy(self) -> None:
         """Delete the store's data: log, queues, index, abort, checkpoint. After shutdown().
@@ -698,31 +524,4 @@ class DefaultMessageStore(ReadCalls, RemovalCalls):
         if self.read_only:
             raise StoreStateError("the store is open read-only")
         self.program_dispatch.refuse_call()
-        shielded(self._destroy)
-
-    @one_at_a_time
-    def _destroy(self) -> None:
-        if self.life.is_loaded:
-            raise StoreStateError(f"{self.root}: the store is open: shut it down first")
-        self._lock_file.take()
-        try:
-            self._delete_files()
-        finally:
-            self._lock_file.release()
-
-    def _delete_files(self) -> None:
-        self.queue_table.destroy()
-        self.commit_log.destroy()
-        index_path = os.path.join(self.root, "index")
-        for name in self.env.listdir(index_path):
-            if name.isdigit():
-                self.env.remove(os.path.join(index_path, name))
-        self._abort_file.delete()
-        for name in ("checkpoint", SYNC_POINT):
-            self.env.remove(os.path.join(self.root, name))
-        self.files.topic_minimums.destroy()
-
-    def _note_clean_stop(self) -> Callable[[], None]:
-        unscanned_to = -1 if self.plan is None else self.plan.unscanned_to
-        files = self.files
-        return files.clean_stop.note(files.derived_ends, files.last_record(), unscanned_to)
+        shielded(self.closing.destroy)

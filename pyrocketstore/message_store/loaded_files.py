@@ -96,7 +96,7 @@ class LoadedFiles(StoreFiles):
         return self.plan.last_record if last < 0 and self.plan is not None else last
 
     def close(self) -> None:
-        """Close files and mappings, once no thread writes."""
+        """Close files and mappings, once no thread writes; also what a failed load has opened."""
         with contextlib.ExitStack() as rest:  # close each one, whatever another one raises
             rest.callback(self.commit_log.mapped_file_queue.shutdown, 0)
             rest.callback(self.queue_table.close)
@@ -105,8 +105,4 @@ class LoadedFiles(StoreFiles):
                 rest.callback(self.index_service.shutdown)
             if "dispatcher" in self.__dict__:
                 rest.callback(self.dispatcher.set_index_file, None)
-
-    def give_up(self) -> None:
-        """Close what a failed load has opened: the next one finds the same files."""
-        self.commit_log.close()
-        self.close()
+            rest.callback(self.commit_log.close)

@@ -84,6 +84,8 @@ class MessagePuts:
         self.config, self.env, self.root = config, env, config.store_path_root_dir
         self.life, self.flags, self.log, self.queues = life, flags, log, queues
         self.async_puts, self.stats, self.why_no_puts = async_puts, stats, why_no_puts
+        #: called with a delayed message that was delivered
+        self.on_delivery: Callable[[MessageExtBrokerInner, PutMessageResult], None] = _ignore
         self._has_light_queues = False  # a directory on disk says so
 
     def status(self, *, has_room: bool = False) -> PutMessageStatus:
@@ -112,6 +114,14 @@ class MessagePuts:
         began = self.env.monotonic_ms()
         result = self._append(message)
         return self._noted(self._wait(result, message.wait_store_msg_ok), began)
+
+    def put_due(self, message: MessageExtBrokerInner) -> PutMessageResult:
+        """Put a delayed message that is due; make room for it, as the puts of a program do."""
+        self.make_room()
+        result = self.put(message)
+        if not result.status_code:
+            self.on_delivery(message, result)
+        return result
 
     def put_batch(self, batch: MessageExtBatch) -> PutMessageResult:
         """As `put`, for a batch."""
@@ -271,6 +281,10 @@ class MessagePuts:
             took_ms = self.env.monotonic_ms() - began_ms
             self.stats.note_put(result.status_code, result.message_count, took_ms)
         return result
+
+
+def _ignore(message: MessageExtBrokerInner, result: PutMessageResult) -> None:
+    """Count no delivery."""
 
 
 def _done(result: PutMessageResult) -> Future[PutMessageResult]:

@@ -12,11 +12,11 @@ from pyrocketstore.display import printable
 from pyrocketstore.errors import StoreError
 from pyrocketstore.system.signal_shield import Shield, shielded
 
-__all__ = ["OPEN_STORES", "Closer", "Engine", "close_at_exit"]
+__all__ = ["OPEN_STORES", "Closer", "OpenStore", "close_at_exit"]
 
 
-class Engine(Protocol):
-    """An open store, without the object of the caller."""
+class OpenStore(Protocol):
+    """The end of an open store, without the object of the caller."""
 
     root: str
     pid: int
@@ -35,7 +35,7 @@ class Engine(Protocol):
 
 
 #: They do not keep the object of a caller alive.
-OPEN_STORES: set[Engine] = set()
+OPEN_STORES: set[OpenStore] = set()
 
 
 class Closer:
@@ -45,19 +45,19 @@ class Closer:
     of the interpreter, too, when the names of this module may be gone: no store is open.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, store: OpenStore) -> None:
+        self._store = store
 
-    def __call__(self, gone: weakref.ref[Any], known: set[Engine] = OPEN_STORES) -> None:
-        engine = self._engine
-        if engine not in known or engine.pid != os.getpid():
+    def __call__(self, gone: weakref.ref[Any], known: set[OpenStore] = OPEN_STORES) -> None:
+        store = self._store
+        if store not in known or store.pid != os.getpid():
             return
         # If no thread can be started, or a signal handler raises first, the next opening closes the
         # store, or the exit of the process.
         with contextlib.suppress(RuntimeError, MemoryError):
-            Shield(engine.end_dropped).start()
+            Shield(store.end_dropped).start()
         # Last, since a warning may be an error.
-        text = printable(f"{engine.root}: the store was not closed before its last reference went")
+        text = printable(f"{store.root}: the store was not closed before its last reference went")
         warnings.warn(text, ResourceWarning, stacklevel=2)
 
 

@@ -97,17 +97,15 @@ class ReadOnlyFiles:
                 self._env.require_directory(self._root)
                 followers.append(self._load(fresh, None, None))
             except BaseException:
-                fresh.give_up()
+                fresh.close()
                 raise
             return fresh
 
-        fresh = load_with_sizes(
-            self._env, settings, load, lambda one: one.plan, LoadedFiles.give_up
-        )
+        fresh = load_with_sizes(self._env, settings, load, lambda one: one.plan, LoadedFiles.close)
         try:
             replace(fresh)
         except BaseException:
-            fresh.give_up()
+            fresh.close()
             raise
         self.follower = followers[-1]
 

@@ -15,6 +15,7 @@ from pyrocketstore.cleaning.expired_files import (
     DiskCheckService,
 )
 from pyrocketstore.cleaning.retention import LogRetention, RetentionService, Trimmed
+from pyrocketstore.commit_log._puts import PutMessageResult
 from pyrocketstore.dispatch.reput import ReputMessageService
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreError, StoreStateError, without_frames
@@ -37,7 +38,9 @@ from pyrocketstore.flush.log_flush import CommitLogFlush
 from pyrocketstore.message_store.loaded_files import LoadedFiles
 from pyrocketstore.message_store.stall_watch import StallWatch
 from pyrocketstore.message_store.stats import StoreStatsService
+from pyrocketstore.record.message import MessageExtBrokerInner
 from pyrocketstore.recovery.repair import RepairService
+from pyrocketstore.schedule.delay_offsets import DelayOffsets
 from pyrocketstore.schedule.service import ScheduleMessageService
 from pyrocketstore.system.service_thread import ServiceThread, require_thread
 from pyrocketstore.system.stalls import StallLog
@@ -214,6 +217,30 @@ class StoreServices:
         self._cleaning.append(
             RetentionService(env, config, self._log_retention(), self._queue_cleaning())
         )
+
+    def add_schedule(
+        self,
+        offsets: DelayOffsets,
+        put: Callable[[MessageExtBrokerInner], PutMessageResult],
+        ends: Callable[[], bool],
+    ) -> None:
+        """Have delayed messages delivered, as ScheduleMessageService says; call before `start`.
+
+        Raises StoreError.
+        """
+        files = self.files
+        service = self.schedule_service = ScheduleMessageService(
+            files.commit_log,
+            files.queue_table,
+            offsets,
+            put,
+            self.log_flush.flush_to_end,
+            ends,
+            files.running_flags.is_logics_queue_error,
+            files.config.flush_delay_offset_interval,
+        )
+        service.correct_offsets()
+        files.dispatcher.delayed = service.event
 
     def trim(self, before_ms: int) -> Trimmed:
         """Delete the first files of the log whose newest message was stored before `before_ms`,

@@ -260,9 +260,9 @@ class Store(StoreCalls):
         self._transaction_check = opening.transaction_check
         self._make_put_paths(opening.unique_key)
         self.message_store.load()
-        self.message_store.at_end.append(self.message_store.moved.signal)
+        self.message_store.closing.at_end.append(self.message_store.moved.signal)
         self._state.open()
-        self.message_store.on_dead = self._state.stop_puts
+        self.message_store.closing.on_dead = self._state.stop_puts
         try:
             self._key_search = self._make_key_search(self.message_store.files)
             self._log = self.message_store.commit_log

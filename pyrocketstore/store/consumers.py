@@ -93,10 +93,10 @@ class StoreConsumers:
             if plan is not None and not plan.clean:
                 self.offsets.note_unclean_stop()
                 self.subscriptions.note_unclean_stop()
-            self._engine.at_clean_stop.append(self.offsets.persist)
+            self._engine.closing.at_clean_stop.append(self.offsets.persist)
             self._engine.removals.forget_positions = self.offsets.forget_topic
             ends = (self.offsets.close, self.subscriptions.close, self._waiters.close)
-            self._engine.at_end.extend(ends)
+            self._engine.closing.at_end.extend(ends)
             self._loaded = True
 
     def _load_again(self) -> None:
@@ -190,7 +190,7 @@ class StoreConsumers:
             return None
         with self._engine.life_lock:
             self._check()
-            filters = self._engine.registered_filters()
+            filters = self._engine.filters.get()
         for topic in topics:
             filters.register(group, topic, where)
         filters.persist()

@@ -312,7 +312,7 @@ class StoreTransactions:
         )
         service.end_decided(found.leftover)
         self._decisions.service = service
-        engine.at_clean_stop.insert(0, service.note_positions)
+        engine.closing.at_clean_stop.insert(0, service.note_positions)
         engine.services.start_transactions(service)
 
     def _wait_dispatched(self) -> None:

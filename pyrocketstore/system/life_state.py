@@ -31,12 +31,12 @@ class Life(enum.Enum):
     FORKED = "dead: the process was forked"
 
 
-#: The states that may follow on each state; FORKED may follow on any. A failed load goes back to
-#: NEW, and so does a load after an end.
+#: The states that may follow on each state; FORKED may follow on any. A load after an end
+#: goes back to NEW.
 TRANSITIONS: Mapping[Life, frozenset[Life]] = MappingProxyType(
     {
         Life.NEW: frozenset({Life.LOADED, Life.CLOSING}),
-        Life.LOADED: frozenset({Life.NEW, Life.STARTING, Life.CLOSING}),
+        Life.LOADED: frozenset({Life.STARTING, Life.CLOSING}),
         Life.STARTING: frozenset({Life.STARTED, Life.STOPPED}),
         Life.STARTED: frozenset({Life.STOPPED}),
         Life.STOPPED: frozenset({Life.CLOSING}),

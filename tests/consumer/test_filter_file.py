@@ -459,7 +459,7 @@ def test_a_consumer_registers_its_filter(tmp_path: Path) -> None:
             "tu", False
         )
         assert [message.body for message in one.poll(9, 0) + two.poll(9, 0)] == [b"eu"]
-        filters = store.message_store.registered_filters()
+        filters = store.message_store.filters.get()
         one.close()
         filters.persist()
         assert not entries(tmp_path, "t")["g"]["dead"]

@@ -31,8 +31,8 @@ from pyrocketstore.index._entries import SlotTable
 from pyrocketstore.index.directory import FoundIndexFile
 from pyrocketstore.index.index_service import FlushIndexFileThread, IndexService
 from pyrocketstore.index.sync_point import SyncPoint
+from pyrocketstore.message_store import closing, loading
 from pyrocketstore.message_store import default_message_store as message_store
-from pyrocketstore.message_store import loading
 from pyrocketstore.message_store.topic_config import TopicConfigFile
 from pyrocketstore.recovery.apply import Applying
 from pyrocketstore.recovery.plan import Planning
@@ -185,11 +185,11 @@ def test_a_lock_that_is_taken_after_the_files_are_read(tmp_path: Path, monkeypat
         store._create_directories()
         try:
             store._load_to_write()
-            store.life.move(Life.LOADED)
             store._lock_file.take()
         except BaseException:
-            store._give_up()
+            store.closing.give_up()
             raise
+        store.life.move(Life.LOADED)
         return True
 
     open_twice(tmp_path / "valid")
@@ -263,7 +263,7 @@ def test_a_checkpoint_that_is_written_before_the_topics(tmp_path: Path, monkeypa
 
 def test_a_clean_end_before_the_topics(tmp_path: Path, monkeypatch: Patch) -> None:
     """The file `abort` is deleted first."""
-    persist_last(monkeypatch, message_store.DefaultMessageStore, "_shutdown")
+    persist_last(monkeypatch, closing.Closing, "_shutdown")
     assert "topics.json" in finds(tmp_path)
 
 

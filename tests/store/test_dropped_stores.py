@@ -247,7 +247,7 @@ def test_a_drop_takes_no_lock_and_waits_for_nobody(tmp_path: Path) -> None:
     """It may come in any thread, in the middle of anything, also in the store's own services."""
     store = pyrocketstore.open(tmp_path, **SYNC_SIZES)
     store.put("T", b"x")
-    engine = next(engine for engine in OPEN_STORES if engine.root == str(tmp_path))
+    engine = store.message_store.engine
     held = [store]
     del store
 

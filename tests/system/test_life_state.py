@@ -18,7 +18,7 @@ from support.sizes import SIZES
 
 #: The steps of every life; FORKED may follow on each state.
 STEPS = {
-    ("NEW", "LOADED"), ("NEW", "CLOSING"), ("LOADED", "NEW"), ("LOADED", "STARTING"),
+    ("NEW", "LOADED"), ("NEW", "CLOSING"), ("LOADED", "STARTING"),
     ("LOADED", "CLOSING"), ("STARTING", "STARTED"), ("STARTING", "STOPPED"),
     ("STARTED", "STOPPED"), ("STOPPED", "CLOSING"), ("CLOSING", "ENDED"), ("ENDED", "NEW"),
 }  # fmt: skip
