@@ -19,60 +19,58 @@ from pyrocketstore.system.env import Env
 from pyrocketstore.system.signal_shield import imported
 
 if TYPE_CHECKING:
-    from pyrocketstore.message_store.default_message_store import DefaultMessageStore
     from pyrocketstore.reading.rocketmq_reads import StoreReads
 
 #: At most this many names are compared: each takes about 10 µs.
 _COMPARED = 2000
 
 
-def check_known(engine: DefaultMessageStore, topic: str, half_offset: Callable[[], int]) -> None:
+def check_known(
+    reads: StoreReads,
+    topics: TopicConfigFile | None,
+    check_root: Callable[[], None],
+    topic: str,
+    delay_offsets: Callable[[], dict[int, int]],
+    half_offset: Callable[[], int],
+) -> None:
     """Accept a topic that somebody has put to: one with a queue, a system topic, one that is in
     topics.json or has a directory, and the real topic of a delayed or half message that waits.
 
     Parameters
     ----------
-    engine : DefaultMessageStore
+    reads : StoreReads
+    topics : topics.json, None where none is kept
+    check_root : callable(), raises StoreStateError if the directory of a read-only store was moved
+        or replaced
     topic : str
+    delay_offsets : callable(), {level: offset of the next message to deliver}; raises StoreError
     half_offset : callable(), the queue offset of the first half message that counts
 
     Only a topic that is known by nothing else costs a look at each message that waits: topics.json
     may lack it where no such file is kept, or since its owner has not written it yet.
 
-    Raises UnknownTopicError, which names the nearest topic. StoreIOError. StoreStateError: the
-    directory of a read-only store was moved or replaced.
+    Raises UnknownTopicError, which names the nearest topic. StoreIOError; as `check_root`.
     """
-    reads = engine.reads
     if reads.queues.of_topic(topic) or topic in SYSTEM_TOPICS:
         return
-    engine.check_root()
-    root = engine.config.store_path_root_dir
-    configured = _configured(engine, root)
-    if topic in configured or _has_directory(engine.env, root, topic):
+    check_root()
+    root = reads.config.store_path_root_dir
+    # The object also knows topics that the store will add to the file with its next write.
+    configured = _configured(reads.env, root) if topics is None else topics.topics()
+    if topic in configured or _has_directory(reads.env, root, topic):
         return
-    if _is_awaited(engine, reads, topic, half_offset):
+    try:
+        offsets = delay_offsets()
+    except StoreError:
+        offsets = {}  # all that the log still has
+    if is_awaited(reads.commit_log, reads.queues, topic, offsets, half_offset()):
         return
     raise UnknownTopicError(root, topic, _nearest(topic, {*reads.queues.topics(), *configured}))
 
 
-def _is_awaited(
-    engine: DefaultMessageStore, reads: StoreReads, topic: str, half_offset: Callable[[], int]
-) -> bool:
-    try:
-        if engine.read_only:
-            engine.delay_offsets.load()
-        delay_offsets = engine.delay_offsets.offsets()
-    except StoreError:
-        delay_offsets = {}  # all that the log still has
-    return is_awaited(reads.commit_log, reads.queues, topic, delay_offsets, half_offset())
-
-
-def _configured(engine: DefaultMessageStore, root: str) -> Collection[str]:
-    """Return the topics of topics.json, also those that a store will add to it with its next write;
-    none when it cannot be read: readers do not need it."""
-    if engine.topics is not None:
-        return engine.topics.topics()
-    file = TopicConfigFile(engine.env, os.path.join(root, "config", "topics.json"))
+def _configured(env: Env, root: str) -> Collection[str]:
+    """Return the topics of topics.json; none when it cannot be read: readers do not need it."""
+    file = TopicConfigFile(env, os.path.join(root, "config", "topics.json"))
     try:
         file.load()
     except (StoreCorruptionError, StoreIOError):

@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from pyrocketstore.filter.sql92 import Sql92Filter
     from pyrocketstore.ha.ha_client import ReplicaState
     from pyrocketstore.message_store.store_stats import StoreStats
+    from pyrocketstore.reading.by_queue import QueueRange
     from pyrocketstore.schedule.pending import DelayedMessages
     from pyrocketstore.store.consumers import ConsumerPosition, StoreConsumers
     from pyrocketstore.store.following import FollowedMessages
@@ -737,7 +738,23 @@ class Store(StoreCalls):
 
     def _check_topic(self, topic: str) -> None:
         """Raise UnknownTopicError for a topic to which nobody has put."""
-        check_known(self.message_store, topic, self._half_offset)
+        engine = self.message_store
+        check_known(
+            engine.reads,
+            engine.topics,
+            engine.check_root,
+            topic,
+            self._delay_offsets,
+            self._half_offset,
+        )
+
+    def _delay_offsets(self) -> dict[int, int]:
+        """Return the queue offsets of the next messages to deliver, by level."""
+        engine = self.message_store
+        if self.read_only:
+            engine.check_root()
+            engine.delay_offsets.load()
+        return engine.delay_offsets.offsets()
 
     def _half_offset(self) -> int:
         """Return the queue offset of the first half message that counts; 0 if that is unknown."""
@@ -856,9 +873,7 @@ class Store(StoreCalls):
             options = (None if all_tags else wanted, on_corrupt, False, skipped)
             with self._state:
                 part, first, end = self._part(topic, queue_id, first, stop, options)
-                if self.read_only:
-                    replaced = imported("pyrocketstore.store.replaced_queue").ReplacedQueue
-                    part.damage.is_replaced = replaced(self.message_store, part, end)
+                part.damage.is_replaced = self._when_replaced(part, end)
             found = messages_between(part, first, end, self._state, self, counts)
             if passing is None or all_tags:
                 return found
@@ -933,15 +948,36 @@ class Store(StoreCalls):
             on_corrupt, checked, passing,
         )  # fmt: skip
         self._state.check()
-        calls = module.ReadCalls(self._while_open, self.message_store.read_counts)
-        found: FollowedMessages = module.FollowedMessages(
-            self.message_store, self._arrivals(), calls, options
+        engine = self.message_store
+        calls = module.ReadCalls(
+            self._while_open,
+            engine.read_counts,
+            engine.moved,
+            lambda: engine.reads,
+            self._when_replaced,
         )
+        found: FollowedMessages = module.FollowedMessages(self._arrivals(), calls, options)
         return found
 
     def _arrivals(self) -> Arrivals:
-        module = imported("pyrocketstore.store.following")
-        found: Arrivals = module.arrivals_of(self.message_store, self.refresh)
+        engine, moved = self.message_store, self.message_store.moved
+        found: Arrivals
+        if self.read_only:
+            module = imported("pyrocketstore.store.following")
+            found = module.owner_arrivals(moved, lambda: engine.commit_log, self.refresh)
+        else:
+            module = imported("pyrocketstore.consumer.arrivals")
+            found = module.OwnArrivals(engine.wait_dispatched, moved.sequence, moved.wait)
+        return found
+
+    def _when_replaced(self, part: QueueRange, stop: int) -> Callable[[], bool] | None:
+        """Return a function that is True once the owner of a read-only store has replaced a queue
+        that is read up to `stop`."""
+        if not self.read_only:
+            return None
+        engine = self.message_store
+        kind = imported("pyrocketstore.store.replaced_queue").ReplacedQueue
+        found: Callable[[], bool] = kind(engine.refresh, lambda: engine.reads, part, stop)
         return found
 
     def _all_consumers(self) -> StoreConsumers:
@@ -1051,12 +1087,8 @@ class Store(StoreCalls):
         """
         pending = imported("pyrocketstore.schedule.pending")
         with self._state:
-            engine = self.message_store
-            engine.wait_dispatched()
-            if self.read_only:
-                engine.check_root()
-                engine.delay_offsets.load()
-            reads, offsets = engine.reads, engine.delay_offsets.offsets()
+            self.message_store.wait_dispatched()
+            offsets, reads = self._delay_offsets(), self.message_store.reads
             found: list[DelayedMessages] = pending.delayed_messages(
                 reads.commit_log, reads.queues, offsets
             )
@@ -1098,7 +1130,7 @@ class Store(StoreCalls):
             self._state.check()
             return self.message_store.trim(before_ms)
         name = self._removable(topic)
-        return self._remove(lambda engine: engine.trim_topic(name, before_ms))
+        return self._remove(lambda: self.message_store.trim_topic(name, before_ms))
 
     def drop_topic(self, topic: str) -> None:
         """Remove a topic: its messages, its queues, its entry in config/topics.json, and the
@@ -1122,7 +1154,7 @@ class Store(StoreCalls):
         begun.
         """
         name = self._removable(topic, self.message_store.files.topic_minimums.dropping())
-        self._remove(lambda engine: engine.drop_topic(name))
+        self._remove(lambda: self.message_store.drop_topic(name))
 
     def _removable(self, topic: str, unfinished: Sequence[str] = ()) -> str:
         """Return the name of a topic of which messages may be removed: one that the store knows, or
@@ -1135,9 +1167,9 @@ class Store(StoreCalls):
             self._check_topic(name)
         return name
 
-    def _remove(self, remove: Callable[[DefaultMessageStore], Removed]) -> Removed:
+    def _remove(self, remove: Callable[[], Removed]) -> Removed:
         try:
-            return remove(self.message_store)
+            return remove()
         finally:
             self._key_search.min_offsets = self.message_store.commit_log.min_offsets
 
@@ -1220,8 +1252,9 @@ class Store(StoreCalls):
             raise StoreTypeError(f"progress must be a callable or None, not {kind}")
         verify_store = imported("pyrocketstore.verify.run").verify_store
         with self._state:
-            self.message_store.wait_dispatched()
-            report: VerifyReport = verify_store(self.message_store, progress)
+            engine = self.message_store
+            engine.wait_dispatched()
+            report: VerifyReport = verify_store(engine.files, engine.check_root, progress)
             return report
 
 

@@ -17,7 +17,7 @@ from pyrocketstore.consume_queue.unit_mark import (
     restart_text,
     was_made_again,
 )
-from pyrocketstore.consumer.arrivals import OwnArrivals, OwnerArrivals
+from pyrocketstore.consumer.arrivals import OwnerArrivals
 from pyrocketstore.errors import (
     MessagesRemovedError,
     OffsetOutOfRange,
@@ -30,7 +30,6 @@ from pyrocketstore.reading._queue_runs import FIRST_READ_COUNT, READ_COUNT, Reco
 from pyrocketstore.reading.by_queue import QueueRange
 from pyrocketstore.reading.skipped import QueueDamage, SkippedMessages
 from pyrocketstore.record._record import BLANK_MAGIC_CODE
-from pyrocketstore.store.replaced_queue import ReplacedQueue
 
 if TYPE_CHECKING:
     from pyrocketstore.commit_log.log import CommitLog
@@ -38,14 +37,14 @@ if TYPE_CHECKING:
     from pyrocketstore.consumer.arrivals import Arrivals
     from pyrocketstore.files._mapped_file import MappedFile
     from pyrocketstore.filter.sql92 import Sql92Filter
-    from pyrocketstore.message_store.default_message_store import DefaultMessageStore
     from pyrocketstore.reading._messages import MessageIterator
     from pyrocketstore.reading._queue_runs import ReadCounts
     from pyrocketstore.reading.rocketmq_reads import StoreReads
     from pyrocketstore.record._message import MessageExt
     from pyrocketstore.record.tags import TagsExpression
+    from pyrocketstore.system._env import Event
 
-__all__ = ["FollowedMessages", "arrivals_of"]
+__all__ = ["FollowedMessages", "owner_arrivals"]
 
 #: Bytes of a record or a BLANK that come first: its size and its magic code.
 HEADER_SIZE = 8
@@ -55,25 +54,29 @@ _ANY_SIZE = 1 << 62
 _UNREADABLE = b"?"
 
 
-def arrivals_of(engine: DefaultMessageStore, refresh: Callable[[], object]) -> Arrivals:
-    """Return a way to wait for messages of a store, which `refresh` makes readable if another
-    process writes them."""
-    event = engine.moved
-    if not engine.read_only:
-        return OwnArrivals(engine.wait_dispatched, event.sequence, event.wait)
+def owner_arrivals(
+    moved: Event, log: Callable[[], CommitLog], refresh: Callable[[], object]
+) -> Arrivals:
+    """Return a way to wait for messages that another process writes.
+
+    Parameters
+    ----------
+    moved : Event, signalled when messages can be read
+    log : callable(), the log as of the last `refresh`
+    refresh : callable(), makes messages readable
+    """
     return OwnerArrivals(
         refresh,
-        lambda: engine.commit_log.get_max_offset(),
-        lambda: next_record(engine),
-        event.sequence,
-        event.wait,
-        engine.env.monotonic_ns,
+        lambda: log().get_max_offset(),
+        lambda: next_record(log()),
+        moved.sequence,
+        moved.wait,
+        log().env.monotonic_ns,
     )
 
 
-def next_record(engine: DefaultMessageStore) -> bytes:
+def next_record(log: CommitLog) -> bytes:
     """Return the first bytes behind the readable end of the log; b"" if there is no record."""
-    log = engine.commit_log
     files, end = log.mapped_file_queue, log.get_max_offset()
     try:
         file = files.find_mapped_file_by_offset(end, False)
@@ -84,7 +87,7 @@ def next_record(engine: DefaultMessageStore) -> bytes:
                 return found if any(found) else b""
             end = file.file_from_offset + file.file_size
         for path in log.config.all_commit_log_paths:
-            found = engine.env.read_part(f"{path}/{end:020d}", 0, HEADER_SIZE)
+            found = log.env.read_part(f"{path}/{end:020d}", 0, HEADER_SIZE)
             if any(found):
                 return found
     except (StoreIOError, StoreCorruptionError):
@@ -259,10 +262,17 @@ class ReadCalls(NamedTuple):
 
     while_open : returns a context that raises where the store is closed before or meanwhile
     counts : of the store's reads
+    moved : Event, signalled when messages can be read
+    reads : callable() -> StoreReads of this moment
+    replaced : callable(part, stop) -> whether the owner of a read-only store has replaced the queue
+        of a range, or None if nobody else can
     """
 
     while_open: Callable[[], AbstractContextManager[object]]
     counts: ReadCounts
+    moved: Event
+    reads: Callable[[], StoreReads]
+    replaced: Callable[[QueueRange, int], Callable[[], bool] | None]
 
 
 class FollowedMessages:
@@ -279,16 +289,9 @@ class FollowedMessages:
     on_wait : callable() or None, called before each wait
     """
 
-    def __init__(
-        self,
-        engine: DefaultMessageStore,
-        arrivals: Arrivals,
-        calls: ReadCalls,
-        options: FollowOptions,
-    ) -> None:
+    def __init__(self, arrivals: Arrivals, calls: ReadCalls, options: FollowOptions) -> None:
         self.skipped = SkippedMessages()
         self.on_wait: Callable[[], object] | None = None
-        self._engine = engine
         self._arrivals = arrivals
         self._calls = calls
         self._options = options
@@ -297,7 +300,7 @@ class FollowedMessages:
         self._candidate: MessageExt | None = None
         with calls.while_open():
             arrivals.look()
-            self._round = self._first_round(engine.reads)
+            self._round = self._first_round(calls.reads())
 
     def _first_round(self, reads: StoreReads) -> _Round:
         """Return a round without messages: it has the offsets at which queues begin."""
@@ -365,12 +368,12 @@ class FollowedMessages:
             self._candidate = None
 
     def _wait_for_message(self) -> MessageExt:
-        timeout, now_ns = self._options.timeout, self._engine.env.monotonic_ns
+        timeout, now_ns = self._options.timeout, self._calls.reads().env.monotonic_ns
         deadline = None if timeout is None else now_ns() + int(timeout * 1e9)
         while not self._closed:
             with self._calls.while_open():
                 seen = self._arrivals.look()
-                has_new = self._begin_round(self._engine.reads)
+                has_new = self._begin_round(self._calls.reads())
             if self._options.where is None:
                 for message in self._round.messages:
                     return message
@@ -392,7 +395,7 @@ class FollowedMessages:
     def close(self) -> None:
         """End the iteration, also if it waits in another thread."""
         self._closed = True
-        self._engine.moved.signal()
+        self._calls.moved.signal()
 
     # ---- rounds ---------------------------------------------------------------------------------
 
@@ -439,9 +442,7 @@ class FollowedMessages:
         )
         floor = max(0, log.get_min_offset())
         part = _Range(log, queue, floor, options.wanted, damage, options.check_crc)
-
-        if self._engine.read_only:
-            damage.is_replaced = ReplacedQueue(self._engine, part, stop)
+        damage.is_replaced = self._calls.replaced(part, stop)
         chunks = _Chunks(part, first, stop, self._calls.while_open, self._calls.counts)
 
         def file_gone(file: MappedFile, start: int, end: int) -> Exception | None:

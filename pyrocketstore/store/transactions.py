@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from pyrocketstore.commit_log._puts import PutMessageResult
+    from pyrocketstore.commit_log.log import CommitLog
     from pyrocketstore.consumer.offsets import ConsumerOffsets
     from pyrocketstore.message_store.default_message_store import DefaultMessageStore
     from pyrocketstore.record._message import MessageExt
@@ -187,18 +188,18 @@ class Transaction:
 
 
 class StoreDecisions:
-    """The calls that a Transaction makes; they refer to the engine, not to the Store.
+    """The calls that a Transaction makes; they do not refer to the Store.
 
     Parameters
     ----------
-    engine : DefaultMessageStore
+    log : callable() -> CommitLog of this moment
     slow : SlowPuts
 
     Threads: any.
     """
 
-    def __init__(self, engine: DefaultMessageStore, slow: SlowPuts) -> None:
-        self._engine = engine
+    def __init__(self, log: Callable[[], CommitLog], slow: SlowPuts) -> None:
+        self._log = log
         self._slow = slow
         self.service: TransactionalMessageService | None = None
 
@@ -208,7 +209,7 @@ class StoreDecisions:
         with self._slow.state:
             if self.service is not None:
                 return self.service.half_of(prepared)
-            return half_in(self._engine, prepared)
+            return half_in(self._log(), prepared)
 
     def commit(self, prepared: PreparedMessage) -> PutMessageResult:
         """Commit a transaction. Raises as `Transaction.commit`."""
@@ -236,9 +237,9 @@ class StoreDecisions:
         return self.service
 
 
-def half_in(engine: DefaultMessageStore, prepared: PreparedMessage) -> MessageExt:
+def half_in(log: CommitLog, prepared: PreparedMessage) -> MessageExt:
     """Return the half message of a read-only store."""
-    half = engine.reads.commit_log.look_message(prepared.phy_offset, prepared.size)
+    half = log.look_message(prepared.phy_offset, prepared.size)
     if half is None:
         reason = f"byte {prepared.phy_offset} of the log: the half message has expired"
         raise StoreStateError(reason)
@@ -266,11 +267,11 @@ class StoreTransactions:
         check: TransactionCheck | None,
     ) -> None:
         # The thread of the service refers to these, and must not keep the store open.
-        self._engine = engine.engine
+        engine = self._engine = engine.engine
         self._slow = SlowPuts(self._engine, slow.state, slow.store_host, slow.ids)
         self._offsets = offsets
         self._check = check
-        self._decisions = StoreDecisions(self._engine, self._slow)
+        self._decisions = StoreDecisions(lambda: engine.reads.commit_log, self._slow)
         self._ids = slow.ids or UniqueIds(engine.env, slow.store_host)
 
     # ---- life cycle -----------------------------------------------------------------------------

@@ -166,7 +166,7 @@ class Omissions:
                 what = "1 message is" if count == 1 else f"{count} messages are"
                 yield f"{path}: {reason}; {what} not in this dump"
         # Only the log itself shows that units are missing, as where queue files were deleted.
-        report = verify_store(self._store)
+        report = verify_store(files, self._store.check_root)
         missing = report.missing_units
         if missing:
             lacks = "1 unit is" if missing == 1 else f"{missing} units are"

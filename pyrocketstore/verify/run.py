@@ -53,7 +53,9 @@ Int64s = NDArray[np.int64]
 
 
 def verify_store(
-    store: DefaultMessageStore, progress: Callable[[int, int], None] | None = None
+    files: LoadedFiles,
+    check_root: Callable[[], None],
+    progress: Callable[[int, int], None] | None = None,
 ) -> VerifyReport:
     """Check log, queues and index of a loaded store against each other.
 
@@ -63,6 +65,9 @@ def verify_store(
 
     Parameters
     ----------
+    files : LoadedFiles, not closed before the end of the call
+    check_root : callable(), raises StoreStateError if the directory of a read-only store was moved
+        or replaced
     progress : callable(bytes of the log done, bytes in total), or None
 
     Raises
@@ -76,23 +81,22 @@ def verify_store(
 
     Threads: any; the store may be used meanwhile.
     """
-    files = store.files  # `refresh` may replace them
-    attempts = Attempts(store.env)
+    attempts = Attempts(files.env)
     before: VerifyReport | None = None
     while True:
-        store.check_root()
+        check_root()
         listed = _first_files(files)
-        live = store.read_only and _has_owner(files)
+        live = files.read_only and _has_owner(files)
         try:
             report = _check(files, progress, again=before is not None)
         except StoreIOError as error:
-            store.check_root()
+            check_root()
             if not was_removed(error) or not attempts.another():
                 raise
-            before = before or VerifyReport(store.root)
+            before = before or VerifyReport(files.root)
             continue
-        store.check_root()
-        changed = live or (_has_owner(files) if store.read_only else listed != _first_files(files))
+        check_root()
+        changed = live or (_has_owner(files) if files.read_only else listed != _first_files(files))
         if report.ok or not changed or report.is_like(before) or not attempts.another():
             return report
         before = report

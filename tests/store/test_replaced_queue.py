@@ -36,7 +36,8 @@ class Scene:
         assert queue is not None
         damage = QueueDamage("t", 0, "skip", SkippedMessages())
         part = QueueRange(self.engine.commit_log, queue, 0, None, damage, False)
-        return ReplacedQueue(self.engine, part, stop)
+        engine = self.engine
+        return ReplacedQueue(lambda: engine.refresh(), lambda: engine.reads, part, stop)
 
 
 @pytest.fixture

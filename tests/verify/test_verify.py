@@ -130,7 +130,7 @@ def test_golden_stores_are_whole(name, tmp_path):
     root = unpack(name, tmp_path)
     before = snapshot(root)
     store = golden_store(name, root, read_only=True)
-    report = verify_store(store)
+    report = verify_store(store.files, store.check_root)
     store.shutdown()
     assert report.consistent and report.complete == (name != "broker-clean"), report.problems
     assert snapshot(root) == before
@@ -161,7 +161,7 @@ def test_golden_stores_are_whole_after_recovery_on_disk(name, tmp_path):
     root = unpack(name, tmp_path)
     for clean in (False, True):
         store = golden_store(name, root, read_only=False)
-        report = verify_store(store)
+        report = verify_store(store.files, store.check_root)
         store.shutdown()
         assert report.ok, report.problems
         assert report.recovery["clean"] is clean
@@ -171,7 +171,7 @@ def test_golden_stores_are_whole_after_recovery_on_disk(name, tmp_path):
 def test_what_was_rebuilt_is_named(tmp_path):
     root = unpack("x-lostfiles", tmp_path)
     store = golden_store("x-lostfiles", root, read_only=True)
-    report = verify_store(store)
+    report = verify_store(store.files, store.check_root)
     store.shutdown()
     queues = f"{root}/consumequeue"
     assert [(p.path, p.position, p.count) for p in report.rebuilt] == [
@@ -422,7 +422,7 @@ def test_properties_as_java_accepts_them_are_valid(tmp_path):
         message = MessageExtBrokerInner("T", b"x", properties_string=text)
         assert store.put_message(message).status_code == 0
     store.wait_dispatched()
-    report = verify_store(store)
+    report = verify_store(store.files, store.check_root)
     store.shutdown()
     assert report.ok and report.records == len(texts) and report.bad_properties == 0
 
@@ -584,7 +584,7 @@ def test_a_unit_of_the_older_of_two_messages_is_found(store_path):
 def golden_report(name: str, root: Path) -> VerifyReport:
     store = golden_store(name, root, read_only=True)
     try:
-        return verify_store(store)
+        return verify_store(store.files, store.check_root)
     finally:
         store.shutdown()
 
