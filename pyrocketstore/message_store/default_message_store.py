@@ -287,8 +287,10 @@ class DefaultMessageStore(ReadCalls, RemovalCalls):
 
     def _create_directories(self) -> None:
         queues = os.path.join(self.root, "consumequeue")
-        for path in (self.root, *self.config.commit_log_paths, queues):
-            self.env.make_directories(path)
+        paths = (self.root, *self.config.commit_log_paths, queues)
+        for path in paths:
+            self.env.make_directories(path, durable=False)
+        for path in {os.path.dirname(path): path for path in paths}.values():
             self.env.fsync_parent_directory(path)
 
     def _load_to_write(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Any
@@ -31,6 +32,8 @@ from pyrocketstore.results import PutMessageStatus
 from pyrocketstore.system.life_state import Life, LifeState, set_by_start
 from pyrocketstore.system.signal_shield import shielded
 
+#: Interval of checks whether a shutdown holds the lock of a flush (s).
+LOOK_S = 0.1
 #: 4.9.3's number of free buffers without a pool.
 INTEGER_MAX = (1 << 31) - 1
 
@@ -42,6 +45,7 @@ class PutCalls:
     root: str
     read_only: bool
     life: LifeState
+    life_lock: threading.RLock
     puts: MessagePuts
     removals: Removals
     store_failure: StoreFailure
@@ -252,7 +256,8 @@ class PutCalls:
         """Flush the log, the queues, the index and the checkpoint up to the last put.
 
         Durability: all messages put before are durable, in the log, their queues and the index.
-        Raises StoreIOError, StoreCorruptionError; see `check_complete`.
+        Raises StoreIOError, StoreCorruptionError; see `check_complete`. StoreStateError: read-only,
+        not started, or closed.
         """
         self._check_flushable()
         self.wait_dispatched()
@@ -267,12 +272,20 @@ class PutCalls:
             raise without_frames(error)
 
     def _flush_all(self) -> None:
-        index_flush = self.files.index_flush
-        index_state = None if index_flush is None else index_flush.begin()
-        self.flush()
-        self.services.flush_queue_service.do_flush(True, index_state)
-        self.files.index_service.flush()
-        self.services.log_flush.check_fsyncs()
+        services = self.services
+        while not self.life_lock.acquire(timeout=LOOK_S):
+            if not self.life.takes_puts:  # the shutdown flushes, and may wait for this thread
+                raise StoreStateError(f"{self.root}: the store is closed")
+        try:
+            self.removals.check_started()  # else another process may own the files
+            index_flush = self.files.index_flush
+            index_state = None if index_flush is None else index_flush.begin()
+            services.log_flush.flush_to_end()
+            services.flush_queue_service.do_flush(True, index_state)
+            self.files.index_service.flush()
+            services.log_flush.check_fsyncs()
+        finally:
+            self.life_lock.release()
 
     def is_os_page_cache_busy(self) -> bool:
         """Return True when the put lock has been held for too long.

@@ -376,13 +376,18 @@ class Env(EnvTable):
                         self.flushed_names[parent] = number
 
     def fsync_parent_directory(self, path: str) -> None:
-        """Flush the directory above `path`, so that the name `path` is durable.
+        """Flush the directory above `path`, and names that this Env has made on the way to it, so
+        that the name `path` is durable.
 
         Another process may have made `path` without a flush. A parent directory that this process
         may not open (EACCES) is left alone: it belongs to another user.
         """
+        parent = os.path.dirname(_absolute(path))
+        self.fsync_new_names(parent)
+        number = self.made_names.get(parent, 0)
         try:
-            self.fsync_directory(os.path.dirname(_absolute(path)))
+            self.fsync_directory(parent)
+            self.flushed_names[parent] = number
         except StoreIOError as error:
             if error.errno != errno.EACCES:
                 raise

@@ -14,11 +14,19 @@ from typing import Any
 import pytest
 
 import pyrocketstore
-from pyrocketstore import PutError, StoreIOError, StoreStateError
+from pyrocketstore import (
+    DefaultMessageStore,
+    MessageExtBrokerInner,
+    MessageStoreConfig,
+    PutError,
+    StoreIOError,
+    StoreStateError,
+)
 from pyrocketstore.system.env import Env
 from pyrocketstore.system.service_thread import ServiceThread
 from pyrocketstore.system.threads import JoinableThread
 from support.broken_env import broken, failing, watched
+from support.gates import wait_until
 from support.sizes import SIZES
 
 #: No thread forces anything by itself.
@@ -149,3 +157,71 @@ def test_close_waits_for_a_slow_dispatcher(tmp_path: Path, monkeypatch: pytest.M
     assert not (tmp_path / "abort").exists()
     with pyrocketstore.open(tmp_path, **SIZES) as store:
         assert len(store.query("t", "a")) == store.max_offset("t") == 1
+
+
+def test_a_closed_store_is_not_flushed(tmp_path: Path) -> None:
+    """The next owner of the directory may write its checkpoint by then."""
+    store = DefaultMessageStore(MessageStoreConfig().at_root(str(tmp_path)).replace(**QUIET))
+    store.load()
+    store.start()
+    store.put_message(MessageExtBrokerInner("t", b"x", 0))
+    store.shutdown()
+    for remove in (lambda: None, store.destroy):
+        remove()
+        with pytest.raises(StoreStateError, match="closed"):
+            store.flush_all()
+
+
+@pytest.mark.parametrize("wait", [0.0, 0.001, 0.003])
+def test_a_flush_beside_the_end_of_its_store(tmp_path: Path, wait: float) -> None:
+    """It flushes everything, or reports the end; it finds no file that was deleted."""
+    config = MessageStoreConfig().at_root(str(tmp_path)).replace(**SIZES)
+    for _ in range(5):
+        store = DefaultMessageStore(config)
+        store.load()
+        store.start()
+        store.put_message(MessageExtBrokerInner("t", b"x", 0))
+        ended: list[BaseException] = []
+
+        def flush(store: DefaultMessageStore = store, ended: list[Any] = ended) -> None:
+            try:
+                while True:
+                    store.flush_all()
+            except pyrocketstore.StoreError as refused:
+                ended.append(refused)
+
+        flushing = threading.Thread(target=flush)
+        flushing.start()
+        time.sleep(wait)
+        store.shutdown()
+        store.destroy()
+        flushing.join(20)
+        assert [type(error) for error in ended] == [StoreStateError], ended
+
+
+def test_a_callback_that_flushes_while_the_store_is_closed(tmp_path: Path) -> None:
+    """Neither waits for the other one for ever."""
+    ended: list[BaseException] = []
+    called, closing = threading.Event(), threading.Event()
+
+    def check(transaction: object) -> str:
+        called.set()
+        assert closing.wait(20)
+        try:
+            store.message_store.flush_all()
+        except StoreStateError as error:
+            ended.append(error)
+        return "rollback"
+
+    settings = {"transaction_time_out": 1, "transaction_check_interval": 1}
+    store = pyrocketstore.open(tmp_path, transaction_check=check, **SIZES, **settings)
+    store.prepare("t", b"x", group="g")
+    assert called.wait(20)
+    end = threading.Thread(target=store.close)
+    end.start()
+    while not store.message_store.files.commit_log._closed:
+        time.sleep(0.001)
+    closing.set()
+    end.join(20)
+    assert not end.is_alive()
+    wait_until(lambda: bool(ended), "the callback has not ended")

@@ -5,7 +5,9 @@ counted, and the bytes that are read for the sizes.
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import errno
 import io
 import itertools
 import os
@@ -22,7 +24,7 @@ import pyrocketstore
 from pyrocketstore.cli.app import app
 from pyrocketstore.config.file_sizes import PAGE_SIZE, log_file_size
 from pyrocketstore.system.env import Env
-from support.broken_env import watched
+from support.broken_env import broken, watched
 
 SMALL, LARGE = 2_000, 20_000
 #: One file of this size holds all messages.
@@ -184,3 +186,23 @@ def test_a_damaged_record_before_the_end_does_not_hide_a_cut(tmp_path: Path) -> 
     assert log_file_size(Env(), str(path.parent), assumed=ONE_FILE) == ONE_FILE
     with pytest.raises(pyrocketstore.StoreError, match="continues behind its end"):
         log_file_size(Env(), str(path.parent))
+
+
+def test_each_directory_is_flushed_once_before_the_lock(tmp_path: Path) -> None:
+    """Method: the open of the lock fails, which ends the opening before other work."""
+    env, root = Env(), tmp_path / "new" / "store"
+    paths = [tmp_path / "logs" / "one", tmp_path / "logs" / "two", root / "commitlog"]
+
+    def refuse_lock(original: Any, path: bytes, *rest: int) -> int:
+        return -errno.EIO if path.endswith(b"/lock") else int(original(path, *rest))
+
+    for _ in range(2):  # the second time, all directories exist: another process may have made them
+        with (
+            broken(env, "open", refuse_lock),
+            watched(env, "fsync_directory") as calls,
+            pytest.raises(pyrocketstore.StoreIOError),
+        ):
+            pyrocketstore.open(root, env=env, store_path_commit_log=",".join(map(str, paths)))
+        flushed = collections.Counter(os.fsdecode(path) for (path,) in calls)
+        assert flushed.keys() >= {str(root.parent), str(root), str(tmp_path / "logs")}
+        assert set(flushed.values()) == {1}, flushed
