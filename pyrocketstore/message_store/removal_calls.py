@@ -9,6 +9,7 @@ from pyrocketstore.cleaning.retention import Trimmed
 from pyrocketstore.cleaning.topic_removal import check_removable
 from pyrocketstore.display import shown
 from pyrocketstore.errors import StoreFormatError, StoreStateError
+from pyrocketstore.message_store.engine import part
 from pyrocketstore.message_store.program_dispatch import ProgramDispatch
 from pyrocketstore.message_store.put_calls import PutCalls
 from pyrocketstore.record.message import LMQ_PREFIX
@@ -17,7 +18,7 @@ from pyrocketstore.record.message import LMQ_PREFIX
 class RemovalCalls(PutCalls):
     """Removes messages, topics and queues; DefaultMessageStore is its subclass."""
 
-    program_dispatch: ProgramDispatch
+    program_dispatch: ProgramDispatch = part("program_dispatch")
 
     def clean_unused_topic(self, topics: Iterable[str]) -> int:
         """Destroy the queues of every topic that is not in `topics`. Returns 0, as in Java.
@@ -27,8 +28,8 @@ class RemovalCalls(PutCalls):
         Source: RocketMQ 4.9.3 DefaultMessageStore#cleanUnusedTopic.
         """
         kept = texts_of("topics", topics)
-        self.program_dispatch.refuse_call()
-        self.removals.clean_unused_topic(kept)
+        self.engine.program_dispatch.refuse_call()
+        self.engine.removals.clean_unused_topic(kept)
         return 0
 
     def clean_unused_lmq_topic(self, topic: str) -> None:
@@ -48,7 +49,7 @@ class RemovalCalls(PutCalls):
             reason = f"the name of a light queue begins with {LMQ_PREFIX}"
             raise StoreFormatError(f"topic {shown(name)}: {reason}")
         self.wait_dispatched()
-        if self.files.queue_table.of_topic(name):
+        if self.engine.files.queue_table.of_topic(name):
             self.drop_topic(name)
 
     def clean_expired_consumer_queue(self) -> None:
@@ -56,8 +57,8 @@ class RemovalCalls(PutCalls):
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#cleanExpiredConsumerQueue.
         """
-        self.program_dispatch.refuse_call()
-        self.removals.clean_expired_consumer_queue()
+        self.engine.program_dispatch.refuse_call()
+        self.engine.removals.clean_expired_consumer_queue()
 
     def drop_topic(self, topic: str) -> None:
         """Remove a topic: its messages, its queues, its entry in topics.json, and the positions of
@@ -74,8 +75,8 @@ class RemovalCalls(PutCalls):
         deleted; the call may be repeated.
         """
         name = check_removable(topic)
-        self.program_dispatch.refuse_call()
-        self.removals.drop(name)
+        self.engine.program_dispatch.refuse_call()
+        self.engine.removals.drop(name)
 
     def trim_topic(self, topic: str, before_ms: int) -> Trimmed:
         """Remove the messages of a topic that were stored before `before_ms` (Unix ms), and the
@@ -84,8 +85,8 @@ class RemovalCalls(PutCalls):
         Returns the deleted files of queues. Durability and errors: as of `drop_topic`.
         """
         name, time_ms = check_removable(topic), exact_int64("before_ms", before_ms)
-        self.program_dispatch.refuse_call()
-        return self.removals.trim_topic(name, time_ms)
+        self.engine.program_dispatch.refuse_call()
+        return self.engine.removals.trim_topic(name, time_ms)
 
     def trim(self, before_ms: int) -> Trimmed:
         """Delete the oldest files of the log whose newest message was stored before `before_ms`
@@ -97,11 +98,11 @@ class RemovalCalls(PutCalls):
         Raises StoreStateError when the store is not started, StoreError for a file that cannot be
         read or deleted.
         """
-        return self.removals.trim(exact_int64("before_ms", before_ms))
+        return self.engine.removals.trim(exact_int64("before_ms", before_ms))
 
     def check_started(self) -> None:
         """Raise StoreStateError unless the store is open for writing and its services run."""
-        self.removals.check_started()
+        self.engine.removals.check_started()
 
     def execute_delete_files_manually(self) -> None:
         """Have the next 20 rounds of cleaning delete expired files at any hour.
@@ -109,6 +110,6 @@ class RemovalCalls(PutCalls):
         Raises StoreStateError when the store is not started, or does not clean.
         Source: RocketMQ 4.9.3 DefaultMessageStore#executeDeleteFilesManually.
         """
-        if not self.life.is_started or self.services.clean_commit_log is None:
+        if not self.engine.life.is_started or self.engine.services.clean_commit_log is None:
             raise StoreStateError("the store is not started, or was opened with cleans=False")
-        self.services.clean_commit_log.execute_delete_files_manually()
+        self.engine.services.clean_commit_log.execute_delete_files_manually()

@@ -629,13 +629,13 @@ cdef class StoreCalls:
         """Return the range of a queue to read, its first queue offset and its end."""
         cdef str name = _text_of("topic", topic)
         cdef int64_t floor
-        engine = self.message_store
+        engine = self._engine
         if not (type(queue_id) is int and 0 <= queue_id <= INT32_MAX):
             queue_id = queue_id_of(queue_id)
         wanted, on_corrupt, check_crc, skipped = options
         damage = QueueDamage(name, queue_id, on_corrupt, skipped)
         engine.wait_dispatched()
-        reads = engine.reads  # once: `refresh` may replace it
+        reads = engine.files.reads  # once: `refresh` may replace it
         log = reads.commit_log
         queue = reads.queues.get(name, queue_id)
         if queue is None:

@@ -49,6 +49,7 @@ from pyrocketstore.errors import (
 from pyrocketstore.flush.flush_services import GroupCommitService
 from pyrocketstore.message_store.current_sizes import load_with_sizes
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
+from pyrocketstore.message_store.engine import Engine
 from pyrocketstore.message_store.loaded_files import LoadedFiles
 from pyrocketstore.message_store.topic_config import TopicConfigFile
 from pyrocketstore.message_store.topic_names import check_known
@@ -258,6 +259,7 @@ class Store(StoreCalls):
             cleans=config.enables_cleaning,
             topics=topics,
         )
+        self._engine: Engine = self.message_store.engine
         self._transaction_check = opening.transaction_check
         self._make_put_paths(opening.unique_key)
         self.message_store.load()
@@ -265,7 +267,7 @@ class Store(StoreCalls):
         self._state.open()
         self.message_store.closing.on_dead = self._state.stop_puts
         try:
-            self._key_search = self._make_key_search(self.message_store.files)
+            self._key_search = self._make_key_search(self._engine.files)
             self._log = self.message_store.commit_log
             self._notices: set[str] = set()
             opening.notices.extend(self._new_notices())
@@ -288,7 +290,7 @@ class Store(StoreCalls):
 
     def _allow_reloads(self, base: MessageStoreConfig) -> None:
         """Follow the engine when `refresh` loads its parts again. It holds no reference to this."""
-        engine, known = self.message_store, weakref.ref(self)
+        engine, known = self._engine, weakref.ref(self)
         env = engine.env
 
         def reloaded(fresh: LoadedFiles) -> Callable[[], None]:
@@ -307,8 +309,8 @@ class Store(StoreCalls):
 
     def _make_put_paths(self, unique_key: bool) -> None:
         """The ways of puts into the log: with and without the wait until they are durable."""
-        engine, state, host = self.message_store, self._state, self.store_host
-        core = engine.commit_log.core
+        engine, state, host = self._engine, self._state, self.store_host
+        core = engine.files.commit_log.core
         ids = UniqueIds(engine.env, host) if unique_key else None
         self._slow_puts = SlowPuts(engine, state, host, ids)
         self._put_path = PutPath(core, host, state, self._slow_puts, ids)
@@ -325,7 +327,7 @@ class Store(StoreCalls):
             files.commit_log.mapped_file_queue,
             files.index_service,
             None if self.read_only else files.dispatcher,
-            self.message_store.wait_dispatched,
+            self._engine.wait_dispatched,
         )
         search.gaps = find_key_gaps(files)
         search.unreadable = UnreadableHits(files.commit_log)
@@ -333,8 +335,8 @@ class Store(StoreCalls):
         return search
 
     def _start(self, opening: Opening) -> None:
-        engine = self.message_store
-        engine.start()
+        engine = self._engine
+        self.message_store.start()
         service = engine.services.flush_service
         if isinstance(service, GroupCommitService):
             self._put_path.wait_in(service.group)
@@ -343,7 +345,7 @@ class Store(StoreCalls):
         if not (slave or bounded):
             self._state.allow_fast_puts()
         engine.on_alive = self._state.resume_puts
-        if not engine.running_flags.is_writeable():
+        if not engine.files.running_flags.is_writeable():
             self._state.stop_puts()
         cleaning = engine.services.clean_resource
         if cleaning is not None and cleaning.notice is not None:
@@ -351,7 +353,8 @@ class Store(StoreCalls):
         if self._transaction_check is not None:
             self._all_transactions()
         if opening.master is not None:
-            client = make_client(engine.env, engine.copied_log, opening.master, engine.config)
+            config = opening.config
+            client = make_client(engine.env, engine.copied_log, opening.master, config)
             engine.services.start_copy(client)
 
     # ---- life cycle ---------------------------------------------------------------------------
@@ -392,7 +395,7 @@ class Store(StoreCalls):
         raised an exception, that exception gets a note instead.
         """
         self._state.stop_puts()
-        if self.message_store.pid != os.getpid():
+        if self.message_store.closing.pid != os.getpid():
             return
         if self._state.is_open:
             self._state.close()
@@ -409,7 +412,9 @@ class Store(StoreCalls):
         call but `close`, which waits for the rest.
         """
         engine = self.message_store
-        return not self._state.is_open and (engine.life.has_ended or engine.pid != os.getpid())
+        return not self._state.is_open and (
+            engine.life.has_ended or engine.closing.pid != os.getpid()
+        )
 
     @property
     def replication(self) -> ReplicaState | None:
@@ -648,22 +653,22 @@ class Store(StoreCalls):
     def topics(self) -> list[str]:
         """Return the names of the topics that have a queue, sorted."""
         self._state.check()
-        self.message_store.wait_dispatched()
-        return self.message_store.files.queue_table.topics()
+        self._engine.wait_dispatched()
+        return self._engine.files.queue_table.topics()
 
     def queues(self, topic: str) -> list[int]:
         """Return the queue ids of a topic, sorted."""
         topic = exact_text("topic", topic)
         self._state.check()
-        self.message_store.wait_dispatched()
-        return list(self.message_store.files.queue_table.of_topic(topic))
+        self._engine.wait_dispatched()
+        return list(self._engine.files.queue_table.of_topic(topic))
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         exact_text("topic", topic)
         queue_id = queue_id_of(queue_id)
         self._state.check()
-        self.message_store.wait_dispatched()
-        return self.message_store.files.reads.queues.find(topic, queue_id)
+        self._engine.wait_dispatched()
+        return self._engine.files.reads.queues.find(topic, queue_id)
 
     def min_offset(self, topic: str, queue_id: int = 0) -> int:
         """Return the first queue offset whose message the log still has.
@@ -674,7 +679,7 @@ class Store(StoreCalls):
         """
         with self._state:
             queue = self._queue(topic, queue_id)
-            log = self.message_store.files.reads.commit_log
+            log = self._engine.files.reads.commit_log
             log.mapped_file_queue.forget_deleted()
             return queue.first_readable_offset(max(0, log.get_min_offset()))
 
@@ -699,7 +704,8 @@ class Store(StoreCalls):
         timestamp_ms = time_of("timestamp_ms", timestamp_ms)
         with self._state:
             return self._queue(topic, queue_id).lower_bound_by_time(
-                timestamp_ms, self.message_store.files.reads.commit_log.pickup_store_timestamp
+                timestamp_ms,
+                self._engine.files.reads.commit_log.pickup_store_timestamp,
             )
 
     # ---- reads --------------------------------------------------------------------------------
@@ -940,7 +946,7 @@ class Store(StoreCalls):
         wanted, checked = tags_filter(tags), exact_flag("check_crc", check_crc)
         passing = None if where is None else imported(MATCHING).where_of(where)
         topic = exact_text("topic", topic)
-        if not self.message_store.files.queue_table.of_topic(topic):
+        if not self._engine.files.queue_table.of_topic(topic):
             check_topic(topic)  # no put can make it: there would be nothing to wait for
         module = imported("pyrocketstore.store.following")  # few programs follow
         options = module.FollowOptions(
@@ -1066,7 +1072,10 @@ class Store(StoreCalls):
                 consumers = self._all_consumers()
                 consumers.load()
                 made: StoreTransactions = module.StoreTransactions(
-                    self.message_store, self._slow_puts, consumers.offsets, self._transaction_check
+                    self._engine,
+                    self._slow_puts,
+                    consumers.offsets,
+                    self._transaction_check,
                 )
                 if not self.read_only:
                     made.start()
@@ -1087,7 +1096,7 @@ class Store(StoreCalls):
         """
         pending = imported("pyrocketstore.schedule.pending")
         with self._state:
-            self.message_store.wait_dispatched()
+            self._engine.wait_dispatched()
             offsets, reads = self._delay_offsets(), self.message_store.reads
             found: list[DelayedMessages] = pending.delayed_messages(
                 reads.commit_log, reads.queues, offsets
@@ -1153,7 +1162,7 @@ class Store(StoreCalls):
         Durability: durable on return. After a kill, the next opening completes a removal that has
         begun.
         """
-        name = self._removable(topic, self.message_store.files.topic_minimums.dropping())
+        name = self._removable(topic, self._engine.files.topic_minimums.dropping())
         self._remove(lambda: self.message_store.drop_topic(name))
 
     def _removable(self, topic: str, unfinished: Sequence[str] = ()) -> str:
@@ -1162,7 +1171,7 @@ class Store(StoreCalls):
         name = check_removable(topic)
         self._state.check()
         self.message_store.check_started()
-        self.message_store.wait_dispatched()
+        self._engine.wait_dispatched()
         if name not in unfinished:
             self._check_topic(name)
         return name

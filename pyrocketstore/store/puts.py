@@ -32,7 +32,7 @@ from pyrocketstore.errors import (
     StoreFormatError,
     StoreStateError,
 )
-from pyrocketstore.message_store.default_message_store import DefaultMessageStore
+from pyrocketstore.message_store.engine import Engine
 from pyrocketstore.record._text import UniqueIds
 from pyrocketstore.record.message import (
     PROPERTY_DELAY_TIME_LEVEL,
@@ -70,7 +70,7 @@ class SlowPuts:
 
     Parameters
     ----------
-    engine : DefaultMessageStore
+    engine : Engine
     state : StoreState
     store_host : str, in each record
     ids : UniqueIds or None, makes the UNIQ_KEY of each message
@@ -80,7 +80,7 @@ class SlowPuts:
 
     def __init__(
         self,
-        engine: DefaultMessageStore,
+        engine: Engine,
         state: StoreState,
         store_host: str,
         ids: UniqueIds | None,
@@ -134,7 +134,7 @@ class SlowPuts:
         queue_id = int_between(queue_id, 0, QUEUE_ID_MAX, "queue_id")
         level = level_of(delay_level)
         if born_timestamp is None:
-            born_timestamp = self.engine.now()
+            born_timestamp = self.engine.env.now_ms()
         else:
             born_timestamp = int_between(born_timestamp, INT64_MIN, INT64_MAX, "born_timestamp")
         named = self.properties(tags, keys, properties)
@@ -168,7 +168,7 @@ class SlowPuts:
         names = light_queue_names(light_queues)
         if not names:
             return named
-        config = self.engine.config
+        config = self.engine.files.config
         if not (config.enable_lmq and config.enable_multi_dispatch):
             raise StoreStateError(
                 "light_queues: open the store with enable_lmq=True and enable_multi_dispatch=True"
@@ -330,7 +330,7 @@ class BatchPuts:
             if status != Status.OK:
                 self._fail(first + done, status, error, began)
             first += done
-        end = engine.get_max_phy_offset()
+        end = engine.files.commit_log.get_max_offset()
         flushed = engine.services.flush_service.handle_disk_flush(end, True)
         slow.note_many(flushed, count, began)
         if flushed is not PutMessageStatus.PUT_OK:
@@ -349,7 +349,7 @@ class BatchPuts:
                 raise slow.illegal(refused) from refused
             if done is not None:
                 if done[0] is None:
-                    self._fail(0, done[1], done[2], engine.now())
+                    self._fail(0, done[1], done[2], engine.env.now_ms())
                 engine.stats_service.note_put(0, done[0].message_count, 0)
                 return done[0]
         slow.state.check_writable()
@@ -367,7 +367,7 @@ class BatchPuts:
         except MessageRefused as refused:
             raise slow.illegal(refused) from refused
         if result is None:
-            self._fail(0, outcome, error, engine.now())
+            self._fail(0, outcome, error, engine.env.now_ms())
         return slow.checked(engine.puts.wait_flushed(result), len(columns))
 
     def _fail(self, done: int, status: int, cause: int | Exception, began: int) -> NoReturn:
@@ -383,9 +383,9 @@ class BatchPuts:
             slow.note_many(outcome, done, began)
             raise PutError(outcome, False, done, str(cause)) from cause
         if status == Status.TOO_LARGE:  # of a batch: each row of it fits
-            limit = self._engine.commit_log.core.max_message_size
+            limit = self._engine.files.commit_log.core.max_message_size
             raise slow.illegal(batch_too_large(limit + 1, limit))
-        outcome, error = self._engine.commit_log.outcome_of(status, cause)
+        outcome, error = self._engine.files.commit_log.outcome_of(status, cause)
         if error is None:
             raise PutError(outcome, False, done)
         reason = str(error)
@@ -445,7 +445,7 @@ class BatchPuts:
         runs = self._runs(topic, body_list, queues, levels, named, born_host)
         if any(levels):
             for queue_id in {one for one, level in zip(queues, levels, strict=True) if level}:
-                self._engine.commit_log.core.slot(topic, queue_id)
+                self._engine.files.commit_log.core.slot(topic, queue_id)
             self._engine.puts.start_schedule()
         return runs
 
@@ -465,7 +465,7 @@ class BatchPuts:
         named: list[dict[str, str]],
         born_host: Any,
     ) -> list[Columns]:
-        slow, log, runs, first = self._slow, self._engine.commit_log, [], 0
+        slow, log, runs, first = self._slow, self._engine.files.commit_log, [], 0
         for is_delayed, run in itertools.groupby(levels, bool):
             rows = slice(first, first := first + sum(1 for _ in run))
             for at in range(rows.start, rows.stop if is_delayed else rows.start):

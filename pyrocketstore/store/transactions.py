@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pyrocketstore.commit_log._puts import PutMessageResult
     from pyrocketstore.commit_log.log import CommitLog
     from pyrocketstore.consumer.offsets import ConsumerOffsets
-    from pyrocketstore.message_store.default_message_store import DefaultMessageStore
+    from pyrocketstore.message_store.engine import Engine
     from pyrocketstore.record._message import MessageExt
 
 LOG = logger(__name__)
@@ -251,7 +251,7 @@ class StoreTransactions:
 
     Parameters
     ----------
-    engine : DefaultMessageStore
+    engine : Engine
     slow : SlowPuts
     offsets : ConsumerOffsets, loaded
     check : callable(Transaction) or None
@@ -261,28 +261,27 @@ class StoreTransactions:
 
     def __init__(
         self,
-        engine: DefaultMessageStore,
+        engine: Engine,
         slow: SlowPuts,
         offsets: ConsumerOffsets,
         check: TransactionCheck | None,
     ) -> None:
-        # The thread of the service refers to these, and must not keep the store open.
-        engine = self._engine = engine.engine
+        self._engine = engine
         self._slow = SlowPuts(self._engine, slow.state, slow.store_host, slow.ids)
         self._offsets = offsets
         self._check = check
-        self._decisions = StoreDecisions(lambda: engine.reads.commit_log, self._slow)
+        self._decisions = StoreDecisions(lambda: engine.files.reads.commit_log, self._slow)
         self._ids = slow.ids or UniqueIds(engine.env, slow.store_host)
 
     # ---- life cycle -----------------------------------------------------------------------------
 
     def start(self) -> None:
         """Read what is prepared, and start the thread of the checks. Raises StoreError."""
-        engine, config = self._engine, self._engine.config
+        engine, config = self._engine, self._engine.files.config
         self._wait_dispatched()
         put = self._slow.put_result
         if not isinstance(engine.services.flush_service, GroupCommitService):  # no put waits
-            core = engine.commit_log.core
+            core = engine.files.commit_log.core
             put = MessagePuts(core, self._slow.state, self._slow).put_message
         calls = StoreCallsOfTransactions(
             put,
@@ -302,8 +301,8 @@ class StoreTransactions:
         if written == (-1, -1):
             written = Positions(found.half_start, found.op_start)
         service = TransactionalMessageService(
-            engine.commit_log,
-            engine.queue_table,
+            engine.files.commit_log,
+            engine.files.queue_table,
             found,
             written,
             calls,
@@ -321,7 +320,7 @@ class StoreTransactions:
         self._engine.check_complete()
 
     def _found(self) -> Found:
-        reads, time_out = self._engine.reads, self._engine.config.transaction_time_out
+        reads, time_out = self._engine.files.reads, self._engine.files.config.transaction_time_out
         return read_prepared(reads.commit_log, reads.queues, *self._positions(), time_out)
 
     def _positions(self) -> Positions:
@@ -349,7 +348,7 @@ class StoreTransactions:
         unique_id = unique_id or self._ids.new()
         named = half_properties(message.properties, group_of(group), unique_id, topic, queue_id)
         make_half(message, named)
-        core = self._engine.commit_log.core
+        core = self._engine.files.commit_log.core
         try:
             check_sizes(message, topic, core.max_message_size)
         except MessageRefused as refused:
@@ -381,7 +380,7 @@ class StoreTransactions:
     def _read_again(self) -> list[PreparedMessage]:
         def read() -> list[PreparedMessage]:
             self._offsets.load()
-            found, reads = self._found().prepared, self._engine.reads
+            found, reads = self._found().prepared, self._engine.files.reads
             committed = find_committed(reads.commit_log, reads.queues, found)
             ended = {one.key for one, _ in committed}
             return [one for one in found if one.key not in ended]

@@ -31,8 +31,7 @@ from pyrocketstore.index._entries import SlotTable
 from pyrocketstore.index.directory import FoundIndexFile
 from pyrocketstore.index.index_service import FlushIndexFileThread, IndexService
 from pyrocketstore.index.sync_point import SyncPoint
-from pyrocketstore.message_store import closing, loading
-from pyrocketstore.message_store import default_message_store as message_store
+from pyrocketstore.message_store import closing, engine, loading
 from pyrocketstore.message_store.topic_config import TopicConfigFile
 from pyrocketstore.recovery.apply import Applying
 from pyrocketstore.recovery.plan import Planning
@@ -181,7 +180,7 @@ def test_an_index_whose_flush_is_left_out(tmp_path: Path, monkeypatch: Patch) ->
 
 
 def test_a_lock_that_is_taken_after_the_files_are_read(tmp_path: Path, monkeypatch: Patch) -> None:
-    def load(store: Any) -> bool:
+    def load(store: Any) -> None:
         store._create_directories()
         try:
             store._load_to_write()
@@ -190,10 +189,9 @@ def test_a_lock_that_is_taken_after_the_files_are_read(tmp_path: Path, monkeypat
             store.closing.give_up()
             raise
         store.life.move(Life.LOADED)
-        return True
 
     open_twice(tmp_path / "valid")
-    monkeypatch.setattr(message_store.DefaultMessageStore, "load", load)
+    monkeypatch.setattr(engine.Engine, "load", load)
     with pytest.raises(AssertionError):
         open_twice(tmp_path / "broken")
 

@@ -150,6 +150,20 @@ def test_a_dropped_message_store_can_be_opened_at_once(tmp_path: Path, started: 
         assert {future.result(20).status_code for future in futures} <= {0}
 
 
+def test_an_attribute_of_a_message_store_keeps_no_store_open(tmp_path: Path) -> None:
+    """Services refer to the engine, which does not have the attributes that a caller sets."""
+    store: Any = DefaultMessageStore(MessageStoreConfig().at_root(str(tmp_path)).replace(**SIZES))
+    store.load()
+    store.start()
+    store.put_message(MessageExtBrokerInner("T", b"x", 0))
+    store.me = store
+    with pytest.warns(ResourceWarning, match=UNCLOSED):
+        del store
+        gc.collect()
+    with pyrocketstore.open(tmp_path, **SIZES) as again:
+        assert again.max_offset("T") == 1
+
+
 def test_a_read_only_store_that_is_dropped_lets_go(tmp_path: Path) -> None:
     with pyrocketstore.open(tmp_path, **SIZES) as store:
         store.put("T", b"x")

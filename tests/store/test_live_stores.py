@@ -168,7 +168,7 @@ def test_a_log_file_deleted_before_the_gaps_of_the_index_are_found(
     with pyrocketstore.open(tmp_path, read_only=True, **SETTINGS) as reader:
         if reloads:
             monkeypatch.setattr(LoadedFiles, "uncovered_by_index", delete_and_find)
-            reader.message_store._reload()
+            reader.message_store.engine._reload()
         assert reader.query("T", "k") == []
         assert reader.min_offset("T") > 0
 

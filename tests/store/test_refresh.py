@@ -22,6 +22,7 @@ import pytest
 
 import pyrocketstore
 from pyrocketstore.errors import StoreFormatError, StoreStateError
+from pyrocketstore.message_store.engine import Engine
 from pyrocketstore.record.message import MessageExtBrokerInner
 from pyrocketstore.results import PutMessageStatus
 from support.broken_env import watched
@@ -304,7 +305,7 @@ def test_expired_files_are_forgotten_without_a_reload(
         put_some(writer, choose, APPENDED)
         writer.wait_dispatched()
         with pyrocketstore.open(root, read_only=True, **APPENDED) as reader:
-            monkeypatch.setattr(pyrocketstore.DefaultMessageStore, "_reload", reload)
+            monkeypatch.setattr(Engine, "_reload", reload)
             for _ in range(12):
                 for _ in range(3):
                     put_some(writer, choose, APPENDED)
@@ -328,7 +329,7 @@ def test_what_a_writer_appends_is_found_without_a_reload(
     def reload(engine: object) -> None:
         raise AssertionError("the store was loaded again")
 
-    monkeypatch.setattr(pyrocketstore.DefaultMessageStore, "_reload", reload)
+    monkeypatch.setattr(Engine, "_reload", reload)
     choose = random.Random(SEED)
     begin_logs_at(monkeypatch, begin)
     with pyrocketstore.open(root, **settings) as writer:

@@ -88,7 +88,7 @@ class StoreSnapshot:
             except BaseException:
                 store.shutdown()
                 raise
-            store.settings_of_reload = detected
+            store.engine.settings_of_reload = detected
             return store
 
         def detected() -> MessageStoreConfig:
