@@ -24,9 +24,9 @@ from pyrocketstore.errors import (
     StoreTypeError,
 )
 from pyrocketstore.message_store.closing import Closing
-from pyrocketstore.message_store.engine import Engine, part
+from pyrocketstore.message_store.engine import Engine
 from pyrocketstore.message_store.open_stores import Closer
-from pyrocketstore.message_store.read_calls import ReadCalls
+from pyrocketstore.message_store.read_calls import ReadCalls, part
 from pyrocketstore.message_store.read_only_files import ReadOnlyFiles
 from pyrocketstore.message_store.registered_filters import RegisteredFilters
 from pyrocketstore.message_store.removal_calls import RemovalCalls

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import operator
 import os
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pyrocketstore.arguments.read_arguments import timeout_of
-from pyrocketstore.commit_log.other_formats import (
-    check_checkpoint,
-    check_format,
-    check_format_to_write,
-)
+from pyrocketstore.commit_log.other_formats import check_format, check_format_to_write
 from pyrocketstore.config.message_store_config import BrokerRole, MessageStoreConfig
 from pyrocketstore.consume_queue.topic_buckets import TopicBuckets
 from pyrocketstore.dispatch.observers import (
@@ -63,11 +56,6 @@ if TYPE_CHECKING:
 
 #: Interval of checks whether a shutdown holds the lock of a flush (s).
 LOOK_S = 0.1
-
-
-def part(path: str) -> Any:
-    """Return the value in a class of an attribute that its object has from its `engine`."""
-    return property(operator.attrgetter(f"engine.{path}"))
 
 
 class Engine:
@@ -223,7 +211,6 @@ class Engine:
             if self.read_only:
                 self.reader.load(self.files)
             else:
-                check_checkpoint(self.env, self.files.config)
                 self._load_to_write()
         except BaseException:
             self.closing.give_up()
@@ -248,7 +235,7 @@ class Engine:
             self.delay_offsets,
             file_systems=self.file_systems,
             bit_map=self.filters.bit_map,
-            complete_removals=lambda: self.removals.complete(contextlib.nullcontext()),
+            complete_removals=self.removals.complete,
             replay_observed=lambda plan: self.program_dispatch.replay(
                 files.commit_log, plan, self.filters.bit_map()
             ),
@@ -447,9 +434,8 @@ class Engine:
                 " next queue offsets are unknown: call set_confirm_offset first"
             )
 
-    def wait_dispatched(self, timeout: float | None = None) -> bool:
+    def wait_dispatched(self, seconds: float | None = None) -> bool:
         """As `DefaultMessageStore.wait_dispatched`."""
-        seconds = None if timeout is None else timeout_of(timeout)
         files = self.files
         if self.read_only or files.dispatcher.position >= files.commit_log.core.appended_end:
             return True

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from pyrocketstore.arguments.scalars import QUEUE_ID_MAX
 from pyrocketstore.commit_log.log_end import check_not_newer
-from pyrocketstore.commit_log.other_formats import why_checkpoint_is_damaged
+from pyrocketstore.commit_log.other_formats import check_checkpoint, why_checkpoint_is_damaged
 from pyrocketstore.config.message_store_config import BrokerRole
 from pyrocketstore.consume_queue.multi_dispatch import put_unit
 from pyrocketstore.consumer.offsets import ConsumerOffsets
@@ -297,6 +297,11 @@ class LoadingToWrite(Loading):
         self._file_systems = file_systems
         self._find_bit_map = bit_map
         self._complete, self._replay_observed = complete_removals, replay_observed
+
+    def load(self) -> None:
+        """As `Loading.load`. Raises StoreFormatError: 5.x has written the checkpoint."""
+        check_checkpoint(self.env, self.config)
+        super().load()
 
     def _load_config(self) -> None:
         super()._load_config()

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Any
 
+from pyrocketstore.arguments.read_arguments import timeout_of
 from pyrocketstore.arguments.scalars import exact_int64
 from pyrocketstore.commit_log._puts import PutMessageResult
 from pyrocketstore.dispatch.reput import ReputMessageService
@@ -16,8 +17,9 @@ from pyrocketstore.flush.async_put import AsyncPuts
 from pyrocketstore.message_store.copied_log import CopiedLog
 from pyrocketstore.message_store.encoded_puts import PutResults
 from pyrocketstore.message_store.end_of_puts import StoreFailure
-from pyrocketstore.message_store.engine import Engine, part
+from pyrocketstore.message_store.engine import Engine
 from pyrocketstore.message_store.message_puts import MessagePuts
+from pyrocketstore.message_store.read_calls import part
 from pyrocketstore.message_store.removals import Removals
 from pyrocketstore.message_store.start_stop_services import StoreServices
 from pyrocketstore.record.message import (
@@ -297,4 +299,4 @@ class PutCalls:
         Returns False when `timeout` (seconds, None for no limit) passed first. Raises
         StoreTypeError, StoreFormatError: not a valid number.
         """
-        return self.engine.wait_dispatched(timeout)
+        return self.engine.wait_dispatched(None if timeout is None else timeout_of(timeout))

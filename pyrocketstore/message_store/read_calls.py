@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import operator
+from typing import TYPE_CHECKING, Any
 
 from pyrocketstore.arguments.read_arguments import check_filter, queue_of, range_of, unit_of
 from pyrocketstore.arguments.scalars import exact_int64, exact_text, whole_number
@@ -15,7 +16,7 @@ from pyrocketstore.files._mapped_file import SelectMappedBufferResult
 from pyrocketstore.files.running_flags import RunningFlags
 from pyrocketstore.files.store_checkpoint import StoreCheckpoint
 from pyrocketstore.index.index_service import IndexService
-from pyrocketstore.message_store.engine import Engine, part
+from pyrocketstore.message_store.engine import Engine
 from pyrocketstore.message_store.loaded_files import LoadedFiles
 from pyrocketstore.message_store.reports import StoreReports
 from pyrocketstore.message_store.stats import StoreStatsService
@@ -33,6 +34,11 @@ from pyrocketstore.system.env import Env
 
 if TYPE_CHECKING:
     from pyrocketstore.message_store.store_stats import StoreStats
+
+
+def part(path: str) -> Any:
+    """Return the value in a class of an attribute that its object has from its `engine`."""
+    return property(operator.attrgetter(f"engine.{path}"))
 
 
 class ReadCalls:

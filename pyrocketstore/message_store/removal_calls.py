@@ -9,9 +9,9 @@ from pyrocketstore.cleaning.retention import Trimmed
 from pyrocketstore.cleaning.topic_removal import check_removable
 from pyrocketstore.display import shown
 from pyrocketstore.errors import StoreFormatError, StoreStateError
-from pyrocketstore.message_store.engine import part
 from pyrocketstore.message_store.program_dispatch import ProgramDispatch
 from pyrocketstore.message_store.put_calls import PutCalls
+from pyrocketstore.message_store.read_calls import part
 from pyrocketstore.record.message import LMQ_PREFIX
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 from pyrocketstore.cleaning import queue_removal
@@ -85,9 +85,9 @@ class Removals:
         remove = queue_removal.clean_expired_consumer_queue
         self._remove_queues(lambda: remove(self._files, self._dispatch()))
 
-    def complete(self, delete_lock: AbstractContextManager[object]) -> None:
+    def complete(self) -> None:
         """Complete, while the store is opened, the removals that a kill or an error interrupted."""
-        self._removal(None, _none, _none, delete_lock).complete()
+        self._removal(None, _none, _none, nullcontext()).complete()
 
     def while_started(self, call: Callable[[], Removed]) -> Removed:
         """Make a call; `shutdown` waits for its end. Raises StoreStateError unless the store is
