@@ -75,7 +75,6 @@ from pyrocketstore.errors import (
     StoreStateError,
     StoreTypeError,
 )
-from pyrocketstore.system.live_stores import was_removed
 from pyrocketstore.system.signal_shield import shielded
 
 # The count and the bytes of the puts that hold room: exact whatever a signal handler raises.
@@ -1218,7 +1217,7 @@ cdef class StoreTimes:
         try:
             return self.time_at(file, position, min(size, <int64_t>HEADER_BYTES))
         except StoreIOError as error:
-            if not (self.files.read_only and was_removed(error)):
+            if not self.files.changes.is_of_owner(error):
                 raise
             return -1
 

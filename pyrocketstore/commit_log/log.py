@@ -72,7 +72,6 @@ from pyrocketstore.record.message import (
 )
 from pyrocketstore.results import AppendMessageStatus, PutMessageStatus, Status
 from pyrocketstore.system._env import Event
-from pyrocketstore.system.live_stores import was_removed
 from pyrocketstore.system.signal_shield import check_abandoned, shielded
 from pyrocketstore.system.stalls import NEXT_FILE, untimed
 
@@ -184,7 +183,6 @@ class CommitLog:
     ----------
     env : Env
     config : MessageStoreConfig
-    read_only : bool, the log is read with pread, and refuses appends
     appended : Event, set when a record is appended while the dispatcher sleeps
     allocate_service : AllocateMappedFileService or None, creates the next file ahead
     on_new_queue : callable(topic, queue_id), called before the first put to a queue
@@ -200,7 +198,6 @@ class CommitLog:
         config: MessageStoreConfig,
         appended: Event,
         *,
-        read_only: bool = False,
         allocate_service: AllocateMappedFileService | None = None,
         on_new_queue: Callable[[str, int], None] | None = None,
         changes: PlannedChanges | None = None,
@@ -208,14 +205,12 @@ class CommitLog:
         allow_records(config.max_message_size)
         self.env = env
         self.config = config
-        self.read_only = read_only
         self.file_size = config.mapped_file_size_commit_log
         sync = config.is_sync_flush
         # Page preparation helps only stores through the mapping. Pool buffers and pwrite make none.
         # Under SYNC_FLUSH an fsync of zero-filled blocks costs less.
         indirect = config.write_without_mmap or config.is_transient_store_pool_enable
         settings: dict[str, Any] = {
-            "read_only": read_only,
             "allocate_service": allocate_service,
             "confirm_step": min(CONFIRM_STEP_SYNC if sync else CONFIRM_STEP, self.file_size),
             "populate": 0 if sync or indirect else POPULATE_ASYNC,
@@ -290,7 +285,8 @@ class CommitLog:
         return self._dledger is not None
 
     def open_end(self, log_end: int, durable_to: int | None = None) -> None:
-        """Set the end of the log that recovery has found, and attach the last file for puts.
+        """Set the end of the log that recovery has found, and attach the last file for puts, unless
+        the log is only read.
 
         Parameters
         ----------
@@ -300,14 +296,19 @@ class CommitLog:
         """
         self.mapped_file_queue.flushed_where = log_end
         self.mapped_file_queue.committed_where = log_end
-        if durable_to is not None and not self.read_only:
-            self.mapped_file_queue.flushed_where = min(durable_to, log_end)
-            for file in self.mapped_file_queue.mapped_files:
-                if file.file_from_offset >= durable_to:
-                    file.flushed = 0
+        changes = self.mapped_file_queue.changes
+        if durable_to is not None:
+            changes.add(partial(self._flush_again, durable_to, log_end))
         self.core.set_end_offset(log_end if self.mapped_file_queue.mapped_files else 0)
-        if self.read_only:
-            return
+        changes.add(self._attach_last)
+
+    def _flush_again(self, durable_to: int, log_end: int) -> None:
+        self.mapped_file_queue.flushed_where = min(durable_to, log_end)
+        for file in self.mapped_file_queue.mapped_files:
+            if file.file_from_offset >= durable_to:
+                file.flushed = 0
+
+    def _attach_last(self) -> None:
         last = self.mapped_file_queue.get_last_mapped_file()
         if last is not None and not last.is_full():
             self._begin(last)
@@ -412,7 +413,7 @@ class CommitLog:
         try:
             return file.select_mapped_buffer(phy_offset % self.file_size, size)
         except StoreIOError as error:
-            if not (self.read_only and was_removed(error)):
+            if not self.mapped_file_queue.changes.is_of_owner(error):
                 raise
             return None
 

@@ -110,7 +110,7 @@ class TopicMinOffsetFile:
         self._unproven: set[str] = set()
         self._warned = ""
 
-    def read(self, *, read_only: bool = False) -> None:
+    def read(self, changes: PlannedChanges | None = None) -> None:
         """Read the file, or its backup.
 
         Call this before the files of the log are listed: the log of a live owner then has the
@@ -121,14 +121,13 @@ class TopicMinOffsetFile:
           the file. A topic without a valid entry has no minimum: its removed messages may be found
           again, with a warning, and the damaged entry remains in the file (see ConfigFile).
 
-        Raises StoreCorruptionError if the file and its backup are damaged; with `read_only`, a
-        warning is logged instead, and no message counts as removed. Raises StoreIOError.
+        Raises StoreCorruptionError if the file and its backup are damaged; if `changes` accept
+        that, a warning is logged, and no message counts as removed. Raises StoreIOError.
         """
         try:
             content = self._file.read()
         except StoreCorruptionError as error:
-            if not read_only:
-                raise
+            (changes or PlannedChanges()).accept(error)
             text = f"{error}: messages that were removed are found again"
             if text != self._warned:
                 self._warned = text

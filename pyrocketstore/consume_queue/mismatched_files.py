@@ -87,8 +87,7 @@ def _restore(files: MappedFileQueue, file: MismatchedFile, unit: int, kept_at: s
     env, size, name = files.env, files.mapped_file_size, os.path.basename(file.path)
     text = "%s: %s; it is rebuilt from the log"
     # A read-only store may be loaded again, with the sizes of files that its owner has made since.
-    log = LOG.debug if files.read_only else LOG.warning
-    log(text, file.path, file.reason, extra=REPORTED_ELSEWHERE)
+    LOG.log(files.changes.level, text, file.path, file.reason, extra=REPORTED_ELSEWHERE)
     whole = file.size - file.size % unit
     if file.size == 0 or not has_possible_name(file.offset, size):
 

@@ -29,7 +29,7 @@ from pyrocketstore.errors import StoreIOError, StoreStateError
 from pyrocketstore.files._mapped_file import MappedFile, SelectMappedBufferResult
 from pyrocketstore.files.file_systems import FileSystems, Unflushed
 from pyrocketstore.files.mapped_file_queue import MappedFileQueue, has_data
-from pyrocketstore.files.planned_changes import PlannedChanges
+from pyrocketstore.files.planned_changes import PlannedChanges, changes_of
 from pyrocketstore.files.running_flags import RunningFlags
 from pyrocketstore.record.message import LMQ_PREFIX
 from pyrocketstore.results import DispatchRequest, Status
@@ -91,13 +91,13 @@ class ConsumeQueue(UnitAppender):
         self.store_path = store_path
         self.mapped_file_size = -(-mapped_file_size // CQ_STORE_UNIT_SIZE) * CQ_STORE_UNIT_SIZE
         self.env = env
-        self.read_only = read_only
         self.ext = ext
         self.min_phy_offset = min_phy_offset
         self.flags = flags
         self.by_write = by_write
         self.mappings = mappings
-        self._changes = changes
+        self.changes = changes_of(read_only=read_only) if changes is None else changes
+        self.read_only = self.changes.read_only
         self._mapping: QueueMapping | None = None
         self.core.needs_python = ext is not None
         self._open_files()
@@ -125,13 +125,12 @@ class ConsumeQueue(UnitAppender):
             self.env,
             f"{self.store_path}/{self.topic}/{self.queue_id}",
             self.mapped_file_size,
-            read_only=self.read_only,
             confirm_step=min(_CONFIRM_STEP, self.mapped_file_size),
             zero_fill="folios",
             sole_writer=True,
             by_write=self.by_write,
             derived=True,
-            changes=self._changes,
+            changes=self.changes,
         )
         # Weak, so that a queue that is taken away frees its files at once.
         flush_next_file = weakref.WeakMethod(self._flush_next_file)

@@ -65,8 +65,8 @@ def recover_queue(
         if valid_size < queue.mapped_file_size:
             is_last = mapped_file is mapped_files[-1]
             queue.cut_short = not is_last or queue.reader.has_data(mapped_file, valid_size)
-            if queue.cut_short and queue.read_only:
-                # Another process may have written units there since the scan.
+            if queue.cut_short:
+                # The owner of a read-only store may have written units there since the scan.
                 queue.cut_short = queue.reader.scan(mapped_file, NO_LIMIT)[0] == valid_size
             break
     if queue.cut_short:

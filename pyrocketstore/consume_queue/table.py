@@ -55,15 +55,13 @@ class ConsumeQueueTable:
         config: MessageStoreConfig,
         commit_log: CommitLog,
         flags: RunningFlags,
-        read_only: bool,
-        changes: PlannedChanges | None = None,
+        changes: PlannedChanges,
     ) -> None:
-        self.changes = PlannedChanges(read_only=read_only) if changes is None else changes
+        self.changes = changes
         self.env = env
         self.config = config
         self.commit_log = commit_log
         self.flags = flags
-        self.read_only = read_only
         self.checkpoint: StoreCheckpoint | None = None
         #: called with a byte of the log: makes the records before it and their units durable
         self.flush_up_to: Callable[[int], None] = lambda phy_offset: None
@@ -87,7 +85,7 @@ class ConsumeQueueTable:
         self._unrecovered: list[ConsumeQueue] = []
         #: None in a read-only store, which writes to no file
         self.mappings = None
-        if not read_only:
+        if not changes.read_only:
             self.mappings = QueueMappings(env, 2 if config.enable_consume_queue_ext else 1)
 
     def load(self) -> None:
@@ -125,7 +123,7 @@ class ConsumeQueueTable:
         """Load the queues, and recover each of `usual` that has one whole file."""
         directories = [queue.mapped_file_queue.store_path for queue in usual]
         size = usual[0].mapped_file_size if usual else 0
-        found = only_files(self.env, directories, size, writable=not self.read_only)
+        found = only_files(self.env, directories, size, writable=not self.changes.read_only)
         for queue, state in zip(usual, found, strict=True):
             if state is None:
                 others.append(queue)
@@ -340,7 +338,6 @@ class ConsumeQueueTable:
                 self.ext_path,
                 self.config.mapped_file_size_consume_queue_ext,
                 self.env,
-                read_only=self.read_only,
                 by_write=self.config.write_without_mmap,
                 changes=self.changes,
             )
@@ -350,7 +347,6 @@ class ConsumeQueueTable:
             self.path,
             self.config.mapped_file_size_consume_queue,
             self.env,
-            read_only=self.read_only,
             ext=ext,
             min_phy_offset=self._min_phy_offset,
             flags=self.flags,

@@ -36,7 +36,7 @@ from pyrocketstore.record.message import (
     is_queued,
 )
 from pyrocketstore.record.multi_dispatch import further_queues
-from pyrocketstore.system.env import O_RDWR, parent_directory
+from pyrocketstore.system.env import parent_directory
 
 if TYPE_CHECKING:
     from pyrocketstore.commit_log._chunk_scan import LogChunk
@@ -898,22 +898,13 @@ def repair_units(queue: ConsumeQueue, units: Mapping[int, Unit]) -> None:
             queue.topic,
             queue.queue_id,
             count,
-            " in memory" if queue.read_only else "",
+            queue.changes.where,
         )
 
 
 def _overwrite(queue: ConsumeQueue, file: MappedFile, position: int, data: bytes) -> None:
-    if queue.read_only:
-        if file.mode == "read":
-            file.to_memory()
-        file.overwrite(position, data)
-        return
     files = queue.mapped_file_queue
-    fd = queue.env.open(file.path, O_RDWR)
-    try:
-        queue.env.pwrite_all(fd, data, position, file.path)
-    finally:
-        queue.env.close(fd, file.path)
+    queue.changes.overwrite(queue.env, file, position, data)
     file.mark_unflushed()
     files.flushed_where = min(files.flushed_where, file.file_from_offset)
     queue.core.dirty = True

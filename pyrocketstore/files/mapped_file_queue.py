@@ -8,7 +8,7 @@ import itertools
 import os
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from pyrocketstore.arguments.scalars import INT64_MAX, exact_int
@@ -23,13 +23,11 @@ from pyrocketstore.errors import StoreCorruptionError, StoreIOError, StoreTypeEr
 from pyrocketstore.files._mapped_file import MappedFile
 from pyrocketstore.files.allocate_mapped_file_service import (
     AllocateMappedFileService,
-    create_mapped_file,
     file_settings,
 )
 from pyrocketstore.files.file_systems import Unflushed
-from pyrocketstore.files.planned_changes import PlannedChanges
+from pyrocketstore.files.planned_changes import PlannedChanges, changes_of
 from pyrocketstore.system.env import READ_SIZE, Env, check_env
-from pyrocketstore.system.live_stores import was_removed
 
 __all__ = [
     "AllocateMappedFileService",
@@ -93,7 +91,7 @@ class MappedFileQueue:
     derived : bool; the content can be rebuilt: `load` collects files of a wrong length or name in
         `mismatched` instead of raising
     changes : while it is planning, deletions and zeros on disk wait for it; the sequence has
-        changed already. None: they are made at once
+        changed already. None: as `read_only` says, and they are made at once
 
     Attributes: `mismatched`, files that `load` did not open; `flushed_where` and
     `committed_where`, bytes of the sequence; `store_timestamp`, store time (Unix ms) up to which
@@ -125,9 +123,8 @@ class MappedFileQueue:
         self.env = env
         self.store_path = store_path
         self.mapped_file_size = mapped_file_size
-        self.read_only = read_only
         self.derived = derived
-        self.changes = PlannedChanges(read_only=read_only) if changes is None else changes
+        self.changes = changes_of(read_only=read_only) if changes is None else changes
         self.mismatched: Sequence[MismatchedFile] = ()
         self.allocate_service = allocate_service
         self.settings = file_settings(
@@ -190,21 +187,21 @@ class MappedFileQueue:
     def load_only(self, offset: int, size: int) -> None:
         """Take over the one file of the directory, which begins at `offset` and has `size` written
         bytes, without a look at the disk: the caller has opened and read it."""
-        mode = "read" if self.read_only else "shared"
-        path = f"{self.store_path}/{file_name_of(offset)}"
-        mapped_file = self.settings.open(self.env, path, mode=mode, checked=True)
+        mapped_file = self._open(f"{self.store_path}/{file_name_of(offset)}", checked=True)
         mapped_file.set_positions(size)
         self.mismatched = ()
         with self._lock:
             self.mapped_files = (mapped_file,)
 
     def _load_partial(self, loaded: list[MappedFile]) -> None:
-        """Open the readable part of mismatched files, in a read-only store."""
+        """Open the readable part of mismatched files, if the sequence can be read like that."""
         first, size = self.mismatched[0], self.mapped_file_size
         readable = [f for f in self.mismatched if f.size and has_possible_name(f.offset, size)]
         is_single = len(self.mismatched) == 1 and bool(readable) and first.size < size
-        if not self.read_only or not (loaded or is_single):
-            raise StoreCorruptionError(first.path, -1, f"{first.reason}. {self._advice(first)}")
+        error = StoreCorruptionError(first.path, -1, f"{first.reason}. {self._advice(first)}")
+        if not (loaded or is_single):
+            raise error
+        self.changes.accept(error)
         for file in self.mismatched:
             LOG.error("%s: %s", file.path, file.reason, extra=REPORTED_ELSEWHERE)
         for file in readable:
@@ -287,10 +284,8 @@ class MappedFileQueue:
         if offset > MAX_FILE_END - size:
             raise StoreIOError(errno.EFBIG, "create", f"{self.store_path}/{file_name_of(offset)}")
         path = self._new_path(offset)
-        if self.read_only:
-            return MappedFile(self.env, path, size, mode="memory", create=True)
         if self.allocate_service is None:
-            return create_mapped_file(self.env, path, self.settings, mapped=mapped)
+            return self.changes.create(self.env, path, self.settings, mapped=mapped)
         mapped_file = self.allocate_service.put_request_and_return_mapped_file(
             path,
             self._new_path(offset + size) if offset + size <= MAX_FILE_END - size else None,
@@ -301,8 +296,8 @@ class MappedFileQueue:
             raise StoreIOError(errno.ENOBUFS if deficient else errno.ETIMEDOUT, "create", path)
         return mapped_file
 
-    def _open(self, path: str) -> MappedFile:
-        return self.settings.open(self.env, path, mode="read" if self.read_only else "shared")
+    def _open(self, path: str, *, checked: bool = False) -> MappedFile:
+        return self.settings.open(self.env, path, mode=self.changes.mode, checked=checked)
 
     def _find_files(self) -> list[tuple[str, int, str]]:
         """Return (name, bytes, path) of the files on disk, by name."""
@@ -310,8 +305,9 @@ class MappedFileQueue:
 
     def _files_in(self, directory: str) -> list[tuple[str, int, str]]:
         """Raises StoreIOError for a name of the sequence that is not a regular file."""
+        follow = self.changes.read_only
         files = self.env.files_named(
-            directory, lambda name: FILE_NAME.fullmatch(name) is not None, follow=self.read_only
+            directory, lambda name: FILE_NAME.fullmatch(name) is not None, follow=follow
         )
         return [(name, size, f"{directory}/{name}") for name, size in files]
 
@@ -322,6 +318,10 @@ class MappedFileQueue:
     def _directories(self) -> tuple[str, ...]:
         """Return the directories of new files."""
         return (self.store_path,)
+
+    def _all_directories(self) -> Iterable[str]:
+        """Return the directories of all files."""
+        return self._directories()
 
     def open_from(self, offset: int) -> list[MappedFile]:
         """Read-only: open the files on disk that begin at byte `offset` or later, in order.
@@ -401,7 +401,7 @@ class MappedFileQueue:
                 if mapped_file.last_modified_ms() >= timestamp:
                     return mapped_file
             except StoreIOError as error:  # the owner has deleted it
-                if not (self.read_only and was_removed(error)):
+                if not self.changes.is_of_owner(error):
                     raise
         return files[-1] if files else None
 
@@ -416,13 +416,13 @@ class MappedFileQueue:
         return whole
 
     def forget_deleted(self) -> bool:
-        """Read-only: forget first files that their owner has deleted; return whether there were
-        any.
+        """Forget first files that the owner of a read-only store has deleted; return whether there
+        were any.
 
         Raises StoreIOError. Threads: any.
         """
-        first = self.get_first_mapped_file() if self.read_only else None
-        if first is None or self.env.exists(first.path):
+        first = self.get_first_mapped_file()
+        if first is None or not self.changes.is_gone(self.env, first.path):
             return False
         found = [int(name) for name, size, _ in self._find_files() if size]
         if not found:
@@ -569,9 +569,9 @@ class MappedFileQueue:
 
     def fsync_directory(self) -> None:
         """Make the names in the directories durable, so that deleted files do not come back."""
-        for directory in () if self.read_only else self._directories():
+        for directory in self._all_directories():
             if self.env.is_dir(directory):
-                self.env.fsync_directory(directory)
+                self.changes.add(partial(self.env.fsync_directory, directory))
 
     def reset_offset(self, offset: int) -> bool:
         """End the sequence at `offset`, unless more than two files of bytes are after it.
@@ -678,7 +678,7 @@ class MappedFileQueue:
         for mapped_file in reversed(self.mapped_files):
             self._destroy(mapped_file)
         self.flushed_where = 0
-        self._remove_directories()
+        self.changes.add(self._remove_directories)
 
     def destroy_from_first(self, on_empty: Callable[[], None]) -> None:
         """Delete every file, and the directory; after a failure the sequence remains usable.
@@ -691,10 +691,10 @@ class MappedFileQueue:
             self._destroy(mapped_file)
         self.flushed_where = 0
         on_empty()
-        self._remove_directories()
+        self.changes.add(self._remove_directories)
 
     def _remove_directories(self) -> None:
-        for directory in () if self.read_only else self._directories():
+        for directory in self._directories():
             if not self.env.is_dir(directory):
                 continue
             try:
@@ -717,8 +717,8 @@ class MappedFileQueue:
         self.before_deletion(mapped_file)
         if self._deleted_from is None and not self.derived:
             self.fsync_directory()  # of derived files, an opening closes the gap
-        elif self._deleted_from and not self.read_only:
-            self.env.fsync_directory(self._deleted_from)
+        elif self._deleted_from:
+            self.changes.add(partial(self.env.fsync_directory, self._deleted_from))
         self._deleted_from = os.path.dirname(mapped_file.path)
         self._destroy(mapped_file, interval_ms)
 
@@ -733,8 +733,8 @@ class MappedFileQueue:
 
     def _destroy(self, mapped_file: MappedFile, interval_ms: int = DESTROY_INTERVAL_MS) -> None:
         mapped_file.destroy(interval_ms)
-        if mapped_file.mode == "memory" and not self.read_only:
-            self.env.remove(mapped_file.path)  # its file was to be repaired, and is not needed
+        if mapped_file.mode == "memory":  # its file was to be repaired, and is not needed
+            self.changes.add(partial(self.env.remove, mapped_file.path))
         self._drop(mapped_file)
 
     def _drop(self, mapped_file: MappedFile) -> None:

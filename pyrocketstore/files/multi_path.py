@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pyrocketstore.errors import StoreCorruptionError, StoreError, StoreFormatError, StoreIOError
@@ -57,7 +57,7 @@ class MultiPathMappedFileQueue(MappedFileQueue):
 
     def _find_files(self) -> list[tuple[str, int, str]]:
         found: dict[str, tuple[str, int, str]] = {}
-        for directory in dict.fromkeys((*self.store_paths, *self.read_only_paths)):
+        for directory in self._all_directories():
             for name, size, path in self._files_in(directory):
                 if name in found:
                     reason = f"a file of this name also exists: {found[name][2]}"
@@ -68,13 +68,8 @@ class MultiPathMappedFileQueue(MappedFileQueue):
     def _directories(self) -> tuple[str, ...]:
         return self.store_paths
 
-    def fsync_directory(self) -> None:
-        """Make the names in all directories durable, also in those that get no new files."""
-        super().fsync_directory()
-        others = () if self.read_only else set(self.read_only_paths) - set(self.store_paths)
-        for directory in others:
-            if self.env.is_dir(directory):
-                self.env.fsync_directory(directory)
+    def _all_directories(self) -> Iterable[str]:
+        return dict.fromkeys((*self.store_paths, *self.read_only_paths))
 
     def _new_path(self, offset: int) -> str:
         directory = self._chosen.get(offset)
@@ -83,10 +78,10 @@ class MultiPathMappedFileQueue(MappedFileQueue):
         return f"{directory}/{file_name_of(offset)}"
 
     def _choose(self, number: int) -> str:
-        writable = sorted(set(self.store_paths) - set(self.read_only_paths))
-        if not writable:
+        usable = sorted(set(self.store_paths) - set(self.read_only_paths))
+        if not usable:
             raise StoreIOError(errno.EROFS, "create", self.store_paths[0])
-        free = [path for path in writable if not self._is_full(path)] or writable
+        free = [path for path in usable if not self._is_full(path)] or usable
         return free[number % len(free)]
 
     def _make(self, offset: int, mapped: bool) -> MappedFile:

@@ -11,7 +11,7 @@ from typing import overload
 from pyrocketstore.arguments.scalars import INT64_MAX, INT64_MIN, exact_int, exact_int64
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreIOError
-from pyrocketstore.files.planned_changes import PlannedChanges
+from pyrocketstore.files.planned_changes import PlannedChanges, changes_of
 from pyrocketstore.system.env import (
     O_RDONLY,
     O_RDWR,
@@ -88,7 +88,8 @@ class StoreCheckpoint:
     path : str, the file; made with its full length when missing, and extended when short
     read_only : bool; a missing or short file counts as zeros and nothing is written
     damage : str, what the caller has found wrong in the file; "": nothing
-    changes : while it is planning, the file is made or extended later, and must not be written to
+    changes : while it is planning, the file is made, extended and written later; None: as
+        `read_only` says
 
     A damaged file, which `damage` describes, counts as zeros. The next write replaces all of it.
 
@@ -113,9 +114,9 @@ class StoreCheckpoint:
         check_env(env)
         self._env = env
         self._path = path
-        self._read_only = read_only
         self._lock = threading.Lock()
-        (PlannedChanges(read_only=read_only) if changes is None else changes).add(self._prepare)
+        self._changes = changes_of(read_only=read_only) if changes is None else changes
+        self._changes.add(self._prepare)
         data = self._read()
         #: the reason why the file counts as zeros; "": it is valid
         self.damage = damage or checkpoint_damage(data)
@@ -217,17 +218,17 @@ class StoreCheckpoint:
 
         Raises StoreIOError. No-op when the store is read-only. Durability: durable on return.
         """
-        if self._read_only or self.get_min_timestamp() == 0:
-            return
+        if self.get_min_timestamp() != 0:
+            self._changes.add(self._uncover_log)
+
+    def _uncover_log(self) -> None:
         self.physic_msg_timestamp = self.logics_msg_timestamp = 0
         self.flush()
 
     def flush(self) -> None:
         """Write the three times and fsync the file. No-op when the store is read-only."""
-        if self._read_only:
-            return
         with self._lock:
-            self._write()
+            self._changes.add(self._write)
 
     def _write(self) -> None:
         end = min(self._log_end, self._queues_end)
@@ -268,12 +269,10 @@ class StoreCheckpoint:
         """
         offset = exact_int64("offset", offset)
         now_ms = exact_int("now_ms", now_ms, INT64_MIN + 1, INT64_MAX)
-        if self._read_only:
-            return
         with self._lock:
             self._begun.append((offset, now_ms))
             if offset > self._written_end and now_ms <= self._written_limit:
-                self._write()
+                self._changes.add(self._write)
 
     def note_log_flushed(self, timestamp: int, end: int) -> None:
         """Note that the log is durable up to byte `end`, whose last record has that store time.

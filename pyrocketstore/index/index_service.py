@@ -20,7 +20,7 @@ from pyrocketstore.errors import (
     is_failed_open,
     without_frames,
 )
-from pyrocketstore.files.planned_changes import PlannedChanges
+from pyrocketstore.files.planned_changes import PlannedChanges, changes_of
 from pyrocketstore.files.running_flags import RunningFlags
 from pyrocketstore.files.store_checkpoint import StoreCheckpoint
 from pyrocketstore.files.temporary_files import remove_temporary_files
@@ -220,7 +220,8 @@ class IndexService:
     sync_point_file : SyncPointFile or None, which names durable entries of the last file
     usual : (int, int), slots and entries, where neither `sync_point_file` nor a whole file shows
         them
-    changes : while it is planning, `load` changes no file, and those changes wait for it
+    changes : while it is planning, `load` changes no file, and those changes wait for it; None: as
+        `read_only` says
 
     Threads: one thread builds (`build_index`, `get_and_create_last_index_file`); any thread
     queries; `load`, `flush`, `delete_expired_file`, `destroy`, `shutdown` by the store.
@@ -246,7 +247,7 @@ class IndexService:
         self.root = root
         self._configured = (hash_slot_num, index_num)
         self._usual = usual
-        self._changes = PlannedChanges(read_only=read_only) if changes is None else changes
+        self._changes = changes_of(read_only=read_only) if changes is None else changes
         self._geometry: tuple[int, int] | None = None
         #: why a read-only store cannot read its index: only queries raise it
         self.geometry_error: StoreFormatError | None = None
@@ -258,7 +259,7 @@ class IndexService:
         self.has_dropped = False
         self._checkpoint = checkpoint
         self._flags = flags
-        self._read_only = read_only
+        self._read_only = self._changes.read_only
         self._lock = threading.Lock()
         self._files: tuple[IndexFile, ...] = ()
         self._flushing_thread = FlushIndexFileThread(checkpoint, self._failed)
@@ -326,9 +327,8 @@ class IndexService:
         except StoreFormatError as error:
             # Files that are removed anyway may be torn: only their length counts.
             guess = [] if kept else self._guesses(dropped[0].size)
-            if not guess and not self._read_only:
-                raise
             if not guess:
+                self._changes.accept(error)
                 self.geometry_error = error
                 return True
             self._geometry = guess[0]
@@ -470,8 +470,9 @@ class IndexService:
 
         Until then the file proves which messages were durable. Raises StoreIOError.
         """
-        if self._read_only:
-            return
+        self._changes.add(self._remove_left_out)
+
+    def _remove_left_out(self) -> None:
         if self._sync_point_file is not None and self._is_unproven:
             self.sync_point = None
             self._sync_point_file.remove()
@@ -487,7 +488,10 @@ class IndexService:
 
         Raises StoreIOError. Durability: durable on return, before new records are there.
         """
-        if self._sync_point_file is None or self._read_only or self.sync_point is None:
+        self._changes.add(partial(self._forget_sync_point, phy_offset))
+
+    def _forget_sync_point(self, phy_offset: int) -> None:
+        if self._sync_point_file is None or self.sync_point is None:
             return
         if self._is_rejected or self.sync_point.phy_offset > phy_offset:
             self.sync_point = None
@@ -512,7 +516,7 @@ class IndexService:
 
     def write_sync_point(self, content: SyncPoint) -> None:
         """Write `sync_point_file`, after a flush of everything before it. Raises StoreIOError."""
-        if self._sync_point_file is not None and not self._read_only and content != self.sync_point:
+        if self._sync_point_file is not None and content != self.sync_point:
             self._sync_point_file.write(content)
             self.sync_point = content
 
@@ -538,11 +542,11 @@ class IndexService:
         Raises StoreIOError. Threads: no thread builds.
         """
         index_file = self.continued
-        if index_file is None or index_file.path is None or self._read_only:
+        if index_file is None or index_file.path is None:
             return
         if index_file in self._files:
             size, end = index_file.used_size, index_file.file_size
-            zero_rest(self._env, index_file.path, size, end)
+            self._changes.add(partial(zero_rest, self._env, index_file.path, size, end))
 
     def _check_order(self, kept: list[FoundIndexFile], dropped: list[FoundIndexFile]) -> None:
         """Note the first file that does not precede the later ones in the log: keys missing between
@@ -587,9 +591,7 @@ class IndexService:
         return index_file_size(*self.geometry)
 
     def _open(self, path: str) -> IndexFile:
-        return IndexFile(
-            self._env, path, *self.geometry, mode="read" if self._read_only else "shared"
-        )
+        return IndexFile(self._env, path, *self.geometry, mode=self._changes.mode)
 
     # ---- files ---------------------------------------------------------------------------------
     @property
@@ -628,9 +630,9 @@ class IndexService:
         previous = self._files[-1] if self._files else None
         is_limited = previous is not None and previous.is_limited
         if previous is not None and not previous.is_write_full() and not is_limited:
-            if not self._read_only:
-                before = max((f.end_timestamp for f in self._files[:-1]), default=0)
-                self._checkpoint.uncover_index_file(previous.end_timestamp, before)
+            before = max((f.end_timestamp for f in self._files[:-1]), default=0)
+            uncover = self._checkpoint.uncover_index_file
+            self._changes.add(partial(uncover, previous.end_timestamp, before))
             previous.open_for_writing()
             return previous
         index_file = self._create(previous)
@@ -842,8 +844,7 @@ class IndexService:
 
     # ---- flush, removal ------------------------------------------------------------------------
     def _flush_later(self, index_file: IndexFile) -> None:
-        if not self._read_only:
-            self._flushing_thread.add(index_file)
+        self._changes.add(partial(self._flushing_thread.add, index_file))
 
     def wait_flushed(self) -> None:
         """Wait until full files are flushed; `flush` raises the error of a failed one."""
@@ -909,10 +910,10 @@ class IndexService:
             self._files = self._files[:first]
         for index_file in dropped:
             index_file.destroy(3000)
-        if dropped and not self._read_only:
-            self._env.fsync_directory(self.root)
-        if self._set_aside and not self._read_only:
-            set_aside(self._env, self.root, self._set_aside)
+        if dropped:
+            self._changes.add(partial(self._env.fsync_directory, self.root))
+        if self._set_aside:
+            self._changes.add(partial(set_aside, self._env, self.root, self._set_aside))
         self._set_aside, self._lost_from = [], -1
         self.indexed_phy_offset = self.end_phy_offset
 
@@ -924,8 +925,9 @@ class IndexService:
         """
         ends = [index_file.end_timestamp for index_file in self._files]
         covered = self._checkpoint.index_msg_timestamp
-        if covered not in ends and not self._read_only:
-            self._checkpoint.uncover_index_file(covered, ends[-1] if ends else 0)
+        if covered not in ends:
+            uncover = self._checkpoint.uncover_index_file
+            self._changes.add(partial(uncover, covered, ends[-1] if ends else 0))
 
     def files_before(self, phy_offset: int) -> tuple[IndexFile, ...]:
         """Return the files that `drop_files_after(phy_offset)` keeps."""

@@ -12,7 +12,7 @@ from pyrocketstore.consume_queue.table import ConsumeQueueTable
 from pyrocketstore.consume_queue.topic_buckets import TopicBuckets
 from pyrocketstore.files.allocate_mapped_file_service import AllocateMappedFileService
 from pyrocketstore.files.file_systems import FileSystems
-from pyrocketstore.files.planned_changes import PlannedChanges
+from pyrocketstore.files.planned_changes import changes_of
 from pyrocketstore.files.running_flags import RunningFlags
 from pyrocketstore.flush.index_flush import IndexFlush
 from pyrocketstore.index.gaps import uncovered
@@ -57,17 +57,16 @@ class LoadedFiles(StoreFiles):
         on_new_queue: Callable[[str, int], None] | None = None,
         only: TopicBuckets | None = None,
     ) -> None:
-        changes = PlannedChanges(read_only=read_only)
+        changes = changes_of(read_only=read_only)
         log = CommitLog(
             env,
             config,
             appended,
-            read_only=read_only,
             allocate_service=allocate_service,
             on_new_queue=on_new_queue,
             changes=changes,
         )
-        table = ConsumeQueueTable(env, config, log, RunningFlags(), read_only, changes)
+        table = ConsumeQueueTable(env, config, log, RunningFlags(), changes)
         table.only = only
         super().__init__(table)
 

@@ -127,7 +127,7 @@ class Loading:
         self._load_config()
         clean = not self._abort_file.exists()
         files.flushed = read_flushed(self.env, self.root)
-        files.topic_minimums.read(read_only=files.read_only)
+        files.topic_minimums.read(files.changes)
         files.commit_log.load()
         self._check_log()
         files.topic_minimums.load(files.commit_log, files.changes)
@@ -136,7 +136,6 @@ class Loading:
         files.checkpoint = StoreCheckpoint(
             self.env,
             os.path.join(self.root, "checkpoint"),
-            read_only=files.read_only,
             damage=why_checkpoint_is_damaged(self.env, self.config),
             changes=files.changes,
         )
@@ -210,10 +209,9 @@ class Loading:
             given("max_index_num"),
             files.checkpoint,
             files.running_flags,
-            files.read_only,
-            SyncPointFile(self.env, self.root),
-            usual_geometry(config.mapped_file_size_commit_log),
-            files.changes,
+            sync_point_file=SyncPointFile(self.env, self.root),
+            usual=usual_geometry(config.mapped_file_size_commit_log),
+            changes=files.changes,
         )
 
     def _new_dispatcher(self) -> Dispatcher:

@@ -23,7 +23,6 @@ from pyrocketstore.record._record cimport largest_record
 
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError, StoreStateError
 from pyrocketstore.results import GetMessageStatus
-from pyrocketstore.system.live_stores import was_removed
 
 # Counts of the reads of a store.
 
@@ -546,7 +545,7 @@ cdef class UnitPull:
         try:
             return file.select(phy_offset - file.file.file_from_offset, size)
         except StoreIOError as error:
-            if not (self.log.read_only and was_removed(error)):
+            if not files.changes.is_of_owner(error):
                 raise
             return None
 

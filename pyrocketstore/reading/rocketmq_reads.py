@@ -278,8 +278,7 @@ class StoreReads:
 
     def _has_expired(self, phy_offset: int) -> bool:
         """Return whether the owner of a read-only store has deleted the file with a byte."""
-        if self.commit_log.read_only:
-            self.commit_log.mapped_file_queue.forget_deleted()
+        self.commit_log.mapped_file_queue.forget_deleted()
         return phy_offset < self.commit_log.get_min_offset()
 
     def unit(self, topic: str, queue_id: int, cq_offset: int) -> tuple[int, int] | None:

@@ -42,7 +42,8 @@ class StoreFiles:
     def __init__(self, queue_table: ConsumeQueueTable) -> None:
         self.queue_table, self.commit_log = queue_table, queue_table.commit_log
         self.env, self.config = queue_table.env, queue_table.config
-        self.read_only, self.changes = queue_table.read_only, queue_table.changes
+        self.changes = queue_table.changes
+        self.read_only = self.changes.read_only
         self.running_flags, self.only = queue_table.flags, queue_table.only
         self.root = self.config.store_path_root_dir
         self.topic_minimums = TopicMinOffsetFile(self.env, self.root)

@@ -13,6 +13,7 @@ from pyrocketstore.schedule.delivery import due_time
 
 if TYPE_CHECKING:
     from pyrocketstore.consume_queue.queue import ConsumeQueue
+    from pyrocketstore.system.env import Env
 
 
 class DelayedMessages(NamedTuple):
@@ -83,11 +84,11 @@ def _real_queues(log: CommitLog, queue: ConsumeQueue, first: int) -> Iterator[tu
 
 
 def delayed_messages(
-    log: CommitLog, table: ConsumeQueueTable, offsets: dict[int, int]
+    log: CommitLog, table: ConsumeQueueTable, offsets: dict[int, int], clock: Env | None
 ) -> list[DelayedMessages]:
     """Return what waits, by level and real topic; `offsets` has the next offset of each level.
 
-    The levels of a read-only store may not be those of its owner: the time on disk counts there.
+    `clock` is None where the levels may not be those of the owner: the time on disk counts.
     """
     found = []
     for queue in table.of_topic(SCHEDULE_TOPIC).values():
@@ -104,8 +105,7 @@ def delayed_messages(
                 continue
             real = real_queue(message.properties)
             topic = "" if real is None else real[0]
-            now_ms = None if log.read_only else log.env.now_ms()
-            due = due_time(log, level, queue, unit, now_ms)
+            due = due_time(log, level, queue, unit, clock.now_ms() if clock else None)
             counts[topic] += 1
             first_last = dues.setdefault(topic, [due, due])
             first_last[:] = min(first_last[0], due), max(first_last[1], due)

@@ -1098,8 +1098,9 @@ class Store(StoreCalls):
         with self._state:
             self._engine.wait_dispatched()
             offsets, reads = self._delay_offsets(), self.message_store.reads
+            clock = None if self.read_only else self.message_store.env
             found: list[DelayedMessages] = pending.delayed_messages(
-                reads.commit_log, reads.queues, offsets
+                reads.commit_log, reads.queues, offsets, clock
             )
             return found
 

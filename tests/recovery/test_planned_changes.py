@@ -4,6 +4,7 @@ files are compared where the plan is complete."""
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +14,11 @@ import pytest
 
 import pyrocketstore
 from pyrocketstore.commit_log.topic_min_offset_file import TopicMinOffsetFile
-from pyrocketstore.errors import StoreIOError
-from pyrocketstore.files.planned_changes import PlannedChanges
+from pyrocketstore.errors import StoreCorruptionError, StoreIOError
+from pyrocketstore.files._mapped_file import MappedFile
+from pyrocketstore.files.planned_changes import PlannedChanges, changes_of
 from pyrocketstore.message_store import loading
+from pyrocketstore.system.env import Env
 from support.damage_table import (
     DAMAGES,
     FILES,
@@ -174,3 +177,27 @@ def test_a_new_plan_forgets_the_one_before(changes: tuple[PlannedChanges, list[i
     planned.plan()
     planned.make()
     assert made == []
+
+
+def test_a_reader_makes_no_change() -> None:
+    changes, made = changes_of(read_only=True), list[int]()
+    changes.plan()
+    changes.add(lambda: made.append(1))
+    changes.make()
+    changes.add(lambda: made.append(2))
+    assert made == [] and not changes.is_planning and changes.mode == "read"
+    changes.accept(StoreCorruptionError("f", 0, "damaged"))
+    gone = StoreIOError(errno.ENOENT, "open", "f")
+    assert changes.is_of_owner(gone) and not changes_of(read_only=False).is_of_owner(gone)
+
+
+def test_a_reader_changes_files_in_memory(tmp_path: Path) -> None:
+    path = tmp_path / f"{0:020d}"
+    path.write_bytes(b"old_" * 16)
+    for read_only, found in ((True, b"old_" * 16), (False, b"new_" + b"old_" * 15)):
+        changes = changes_of(read_only=read_only)
+        file = MappedFile(Env(), str(path), 64, mode=changes.mode)
+        file.set_positions(64)
+        changes.overwrite(Env(), file, 0, b"new_")
+        assert file.read(0, 8) == b"new_old_" and path.read_bytes() == found
+        file.destroy()

@@ -116,7 +116,7 @@ def test_real_queues_of_a_physical_offset(store: pyrocketstore.Store) -> None:
 def test_what_is_still_to_be_delivered(store: pyrocketstore.Store, offset: int, count: int) -> None:
     engine = store.message_store
     log, table = engine.commit_log, engine.queue_table
-    found = delayed_messages(log, table, {1: offset})
+    found = delayed_messages(log, table, {1: offset}, engine.env)
     if count:
         (one,) = found
         assert (one.level, one.delay_ms, one.topic) == (1, 3_600_000, "t")
