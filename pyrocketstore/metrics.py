@@ -91,7 +91,7 @@ class StoreCollector(Collector):
         return list(self._families(stats))
 
     def _families(self, stats: StoreStats) -> Iterable[Metric]:
-        up = int(stats.failure is None and not self.store.read_only)
+        up = int(stats.failure is None and self.store.message_store.life.takes_puts)
         yield self._gauge("up", "1 while the store accepts puts, else 0.", [([], up)])
         outcomes = stats.put_messages_by_status.items()
         refused = [([name], n) for name, n in outcomes if name != "PUT_OK"]

@@ -17,6 +17,7 @@ from pyrocketstore.files.running_flags import RunningFlags
 from pyrocketstore.flush.index_flush import IndexFlush
 from pyrocketstore.index.gaps import uncovered
 from pyrocketstore.reading.rocketmq_reads import StoreReads
+from pyrocketstore.recovery.recovery_plan import RecoveryPlan
 from pyrocketstore.recovery.store_files import StoreFiles
 from pyrocketstore.system._env import Event
 from pyrocketstore.system.env import Env
@@ -78,6 +79,11 @@ class LoadedFiles(StoreFiles):
         flush_queues(self.consume_queues(), file_systems)
         while not self.commit_log.mapped_file_queue.flush(0):
             pass
+
+    @property
+    def unmade(self) -> RecoveryPlan | None:
+        """The plan of a read-only opening, which was made in memory alone; else None."""
+        return self.plan if self.read_only else None
 
     def uncovered_by_index(self) -> list[tuple[int, int]]:
         """Return ranges [begin, end) of the log, bytes, that may hold keys that the index lacks.

@@ -142,9 +142,7 @@ def lost_end(
         return LostEnd(path, f"{reason}; missing: {names}", begin, end)
     if plan.broken:
         return None
-    if plan.clean and not (
-        store.read_only and AbortFile(store.env, f"{store.root}/abort").exists()
-    ):
+    if plan.clean and not AbortFile(store.env, f"{store.root}/abort").exists():
         why = "the store was stopped cleanly"
     else:
         why = _why_durable(store, plan)

@@ -146,8 +146,7 @@ def find_key_gaps(store: LoadedFiles) -> KeyGaps | None:
             break
         except StoreIOError as error:
             # The owner may delete a file of the log while a reader opens, or loads again.
-            can_expire = store.read_only and was_removed(error)
-            if not can_expire or not attempts.another():
+            if not store.changes.is_of_owner(error) or not attempts.another():
                 raise
         store.commit_log.mapped_file_queue.forget_deleted()
     if not parts:

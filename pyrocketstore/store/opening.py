@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -130,14 +131,13 @@ def forget_notices(files: LoadedFiles, given: list[str]) -> None:
 
     Raises StoreIOError.
     """
-    if not files.read_only:
-        files.loss_notices.forget(given)
+    files.changes.add(partial(files.loss_notices.forget, given))
 
 
 def notices_of(files: LoadedFiles, plan: RecoveryPlan) -> Iterator[str]:
     """Damage that the opening found, one text for each warning."""
     yield from plan.loss_notices
-    if plan.broken and files.read_only:
+    if files.unmade is not None and plan.broken:
         yield plan.early_end
     yield from plan.damage_notices
     committed = files.commit_log.committed_end
@@ -146,7 +146,7 @@ def notices_of(files: LoadedFiles, plan: RecoveryPlan) -> Iterator[str]:
             f"{files.root}: the log ends at byte {plan.log_end}, though the entries before byte"
             f" {committed} are committed: files of the log are missing or damaged"
         )
-    lost = lost_end(files, plan, plan.beyond) if files.read_only else None
+    lost = lost_end(files, files.unmade, plan.beyond)
     if lost is not None:
         LOG.warning(
             "%s; these messages are missing: restore the files from a copy, before the store is"
@@ -158,7 +158,7 @@ def notices_of(files: LoadedFiles, plan: RecoveryPlan) -> Iterator[str]:
         if os.path.dirname(path) in log_paths:
             yield f"{path}: {reason}; this part of the log is read as far as the file goes"
         else:
-            where = " in memory" if files.read_only else ""
-            yield f"{path}: {reason}; the units that it lacks were built{where} from the log"
+            built = f"were built{files.changes.where} from the log"
+            yield f"{path}: {reason}; the units that it lacks {built}"
     if len(plan.mismatched) > MISMATCHED_MAX:
         yield f"{len(plan.mismatched) - MISMATCHED_MAX} more files have a wrong length or name"

@@ -95,8 +95,8 @@ def damaged_headers(store: LoadedFiles) -> list[str]:
 
     Raises StoreIOError.
     """
-    plan = store.plan
-    if not store.read_only or plan is None or not plan.clean or not store.index_enabled:
+    plan = store.unmade
+    if plan is None or not plan.clean or not store.index_enabled:
         return []
     if store.env.exists(f"{store.root}/abort"):
         return []

@@ -40,8 +40,8 @@ def opening_problems(store: LoadedFiles) -> Iterator[Problem]:
     for path, reason in store.index_service.left_out.items():
         text = f"{reason}; opening the store for writing rebuilds it from the log"
         yield Problem("index", path, -1, text)
-    plan = store.plan
-    if plan is None or not store.read_only:
+    plan = store.unmade
+    if plan is None:
         return
     yield from config_problems(store)
     damage = why_checkpoint_is_damaged(store.env, store.config)
@@ -64,8 +64,8 @@ def opening_problems(store: LoadedFiles) -> Iterator[Problem]:
 def lost_log_end(store: LoadedFiles) -> LostEnd | None:
     """Return what the log of a read-only store has lost at its end; None where nothing, or where
     its end is damaged instead. Raises StoreIOError."""
-    plan = store.plan
-    if plan is None or not store.read_only or plan.broken or damaged_end(store, plan) is not None:
+    plan = store.unmade
+    if plan is None or plan.broken or damaged_end(store, plan) is not None:
         return None
     return lost_end(store, plan, plan.beyond)
 

@@ -85,8 +85,7 @@ def verify_store(
     before: VerifyReport | None = None
     while True:
         check_root()
-        listed = _first_files(files)
-        live = files.read_only and _has_owner(files)
+        listed = _listed(files)
         try:
             report = _check(files, progress, again=before is not None)
         except StoreIOError as error:
@@ -96,8 +95,8 @@ def verify_store(
             before = before or VerifyReport(files.root)
             continue
         check_root()
-        changed = live or (_has_owner(files) if files.read_only else listed != _first_files(files))
-        if report.ok or not changed or report.is_like(before) or not attempts.another():
+        is_same = listed == _listed(files)
+        if report.ok or is_same or report.is_like(before) or not attempts.another():
             return report
         before = report
 
@@ -107,8 +106,11 @@ def _has_owner(files: LoadedFiles) -> bool:
     return files.env.exists(f"{files.root}/abort")
 
 
-def _first_files(files: LoadedFiles) -> object:
-    """Return the first file of the log, of each queue and of the index."""
+def _listed(files: LoadedFiles) -> object:
+    """Return the first file of the log, of each queue and of the index; of a read-only store, an
+    object that is equal to no other one while it may have an owner."""
+    if files.read_only:
+        return object() if _has_owner(files) else None
     queues = {
         (queue.topic, queue.queue_id): queue.mapped_file_queue.get_min_offset()
         for queue in files.consume_queues()
@@ -265,8 +267,8 @@ class _Verifier:
         self.misplaced_count = 0
         #: store time of the last record, Unix ms; 0 without one
         self.last_stored = 0
-        # Read-only: a store that was not stopped may have an owner that is still writing.
-        self.is_live = not store.read_only or self.env.exists(f"{store.root}/abort")
+        # A store that was not stopped may have an owner that is still writing.
+        self.is_live = _has_owner(store)
         files = store.index_service.files if store.config.message_index_enable else ()
         self.index = IndexCheck(
             self.env,
@@ -310,13 +312,13 @@ class _Verifier:
     # ---- the opening ----------------------------------------------------------------------------
 
     def _recovery(self) -> None:
-        plan = self.store.plan
+        plan, unmade = self.store.plan, self.store.unmade
         self._known = {(q.topic, q.queue_id) for q in self.store.consume_queues()}
         self._clean = plan is None or plan.clean
         if plan is None:
             return
         self.report.recovery = plan.report()
-        if not self.store.read_only or plan.empty:
+        if unmade is None or plan.empty:
             return
         damage = damaged_end(self.store, plan)
         if damage is not None:
