@@ -57,7 +57,7 @@ class Source(NamedTuple):
     now_ns : callable(), a monotonic time
     wait : callable(seen, timeout), waits for messages; see Arrivals.wait
     longest_sleep : callable(), of a coroutine; see Arrivals.longest_sleep
-    retry : callable(message, delay_level), puts a message into the retry topic; None: read-only
+    retry : callable(message, delay_level), puts a message into the retry topic
     """
 
     wait_dispatched: Callable[[], object]
@@ -72,7 +72,7 @@ class Source(NamedTuple):
     now_ns: Callable[[], int]
     wait: Callable[[int, float | None], None]
     longest_sleep: Callable[[], float | None]
-    retry: Callable[[MessageExt, int], object] | None
+    retry: Callable[[MessageExt, int], object]
 
 
 class Positions(NamedTuple):
@@ -80,14 +80,14 @@ class Positions(NamedTuple):
 
     query : callable(topic, queue_id), the offset of the next message, -1 without one
     is_known : callable(topic), True if the group has a position in a queue of the topic
-    commit : callable({queue: (offset, mark)}), makes positions durable; None: read-only
+    commit : callable({queue: (offset, mark)}), makes positions durable
     begin : as commit, for queues in which the group has no position
     """
 
     query: Callable[[str, int], int]
     is_known: Callable[[str], bool]
-    commit: Callable[[dict[Queue, tuple[int, UnitMark | None]]], None] | None
-    begin: Callable[[dict[Queue, tuple[int, UnitMark | None]]], None] | None
+    commit: Callable[[dict[Queue, tuple[int, UnitMark | None]]], None]
+    begin: Callable[[dict[Queue, tuple[int, UnitMark | None]]], None]
 
 
 @dataclasses.dataclass(slots=True)
@@ -197,7 +197,7 @@ class Consumer:
         """Make the positions durable at which the group begins, also those of another member that
         does so now."""
         # A member that begins elsewhere may have read messages that it has not committed yet.
-        if self._positions.begin is not None and self._members.begins_at_end():
+        if self._members.begins_at_end():
             first = self._members.first_offsets.copy()  # another member may have begun earlier
             self._positions.begin({queue: first.get(queue, end) for queue, end in ends.items()})
 
@@ -602,8 +602,6 @@ class Consumer:
         Source: RocketMQ 4.9.3 ConsumerOffsetManager#commitOffset, #persist.
         """
         self._check_open()
-        if self._positions.commit is None:
-            raise StoreStateError("the store is open read-only: positions cannot be committed")
         state = self._state
         readers = state.readers.items()
         places = {queue: (state.position(queue), reader.mark) for queue, reader in readers}
@@ -625,8 +623,6 @@ class Consumer:
         Source: RocketMQ 4.9.3 SendMessageProcessor#asyncConsumerSendMsgBack.
         """
         self._check_open()
-        if self._source.retry is None:
-            raise StoreStateError("the store is open read-only: no message can be put")
         self._source.retry(message, delay_level)
 
     # ---- life cycle ---------------------------------------------------------------------------

@@ -185,8 +185,9 @@ def open(
 
         def opened(final: MessageStoreConfig) -> Store:
             notices[:] = noticed
-            more = read_only, store_host, unique_key, topics_json, notices, check, master
-            return Store(Opening(used, base, final, *more))
+            keeps_topics = topics_json and not read_only
+            more = read_only, store_host, unique_key, keeps_topics, notices, check, master
+            return (ReadOnlyStore if read_only else Store)(Opening(used, base, final, *more))
 
         if not read_only:
             return opened(with_sizes(used, base, False, sizes))
@@ -236,6 +237,8 @@ class Store(StoreCalls):
     message_store : DefaultMessageStore, the engine, with RocketMQ's own methods
     """
 
+    _mode, _consumers_class = "", "StoreConsumers"
+
     def __init__(self, opening: Opening) -> None:
         if not isinstance(opening, Opening):
             raise StoreTypeError("a Store is opened by pyrocketstore.open(path)")
@@ -248,7 +251,7 @@ class Store(StoreCalls):
         )
         self._state = StoreState(self.path, self.read_only)
         topics = None
-        if opening.topics_json and not self.read_only:
+        if opening.topics_json:
             topics = TopicConfigFile(opening.env, os.path.join(self.path, "config", "topics.json"))
         self._new_queues = NewQueues(config, topics)
         self.message_store = DefaultMessageStore(
@@ -271,10 +274,7 @@ class Store(StoreCalls):
             self._log = self.message_store.commit_log
             self._notices: set[str] = set()
             opening.notices.extend(self._new_notices())
-            if self.read_only:
-                self._allow_reloads(opening.base)
-            else:
-                self._start(opening)
+            self._start(opening)
         except BaseException:
             self.close()
             raise
@@ -287,25 +287,6 @@ class Store(StoreCalls):
         new = [notice for notice in found if notice not in self._notices]
         self._notices.update(new)
         return new
-
-    def _allow_reloads(self, base: MessageStoreConfig) -> None:
-        """Follow the engine when `refresh` loads its parts again. It holds no reference to this."""
-        engine, known = self._engine, weakref.ref(self)
-        env = engine.env
-
-        def reloaded(fresh: LoadedFiles) -> Callable[[], None]:
-            store = known()
-            search = None if store is None else store._make_key_search(fresh)
-
-            def install() -> None:
-                store = known()
-                if store is not None and search is not None:
-                    store._key_search, store._log = search, fresh.commit_log
-
-            return install
-
-        engine.settings_of_reload = lambda: with_sizes(env, base, True)
-        engine.on_reload = reloaded
 
     def _make_put_paths(self, unique_key: bool) -> None:
         """The ways of puts into the log: with and without the wait until they are durable."""
@@ -373,11 +354,10 @@ class Store(StoreCalls):
             error.add_note(f"and the store was not closed cleanly: {unclean}")
 
     def __repr__(self) -> str:
-        mode = ", read-only" if self.read_only else ""
         state = self._state.name
         if state == "closed" and not self.closed:
             state = "closing"
-        return f"<pyrocketstore.Store {self.path!r}, {state}{mode}>"
+        return f"<pyrocketstore.Store {self.path!r}, {state}{self._mode}>"
 
     def close(self) -> None:
         """Dispatch and flush everything, mark the stop as clean, and release the directory.
@@ -756,11 +736,7 @@ class Store(StoreCalls):
 
     def _delay_offsets(self) -> dict[int, int]:
         """Return the queue offsets of the next messages to deliver, by level."""
-        engine = self.message_store
-        if self.read_only:
-            engine.check_root()
-            engine.delay_offsets.load()
-        return engine.delay_offsets.offsets()
+        return self.message_store.delay_offsets.offsets()
 
     def _half_offset(self) -> int:
         """Return the queue offset of the first half message that counts; 0 if that is unknown."""
@@ -966,25 +942,15 @@ class Store(StoreCalls):
         return found
 
     def _arrivals(self) -> Arrivals:
-        engine, moved = self.message_store, self.message_store.moved
-        found: Arrivals
-        if self.read_only:
-            module = imported("pyrocketstore.store.following")
-            found = module.owner_arrivals(moved, lambda: engine.commit_log, self.refresh)
-        else:
-            module = imported("pyrocketstore.consumer.arrivals")
-            found = module.OwnArrivals(engine.wait_dispatched, moved.sequence, moved.wait)
+        module, moved = imported("pyrocketstore.consumer.arrivals"), self.message_store.moved
+        wait_dispatched = self.message_store.wait_dispatched
+        found: Arrivals = module.OwnArrivals(wait_dispatched, moved.sequence, moved.wait)
         return found
 
     def _when_replaced(self, part: QueueRange, stop: int) -> Callable[[], bool] | None:
-        """Return a function that is True once the owner of a read-only store has replaced a queue
-        that is read up to `stop`."""
-        if not self.read_only:
-            return None
-        engine = self.message_store
-        kind = imported("pyrocketstore.store.replaced_queue").ReplacedQueue
-        found: Callable[[], bool] = kind(engine.refresh, lambda: engine.reads, part, stop)
-        return found
+        """Return a function that is True once another process has replaced a queue that is read up
+        to `stop`; None if no other one can."""
+        return None
 
     def _all_consumers(self) -> StoreConsumers:
         self._state.check()
@@ -997,7 +963,7 @@ class Store(StoreCalls):
         module = imported("pyrocketstore.store.consumers")  # few programs consume
         with self.message_store.life_lock:  # two threads must not get two tables of positions
             if self._consumers is None:
-                self._consumers = module.StoreConsumers(
+                self._consumers = getattr(module, self._consumers_class)(
                     self.message_store,
                     self._state.check,
                     self._slow_puts.put_message,
@@ -1266,6 +1232,48 @@ class Store(StoreCalls):
             engine.wait_dispatched()
             report: VerifyReport = verify_store(engine.files, engine.check_root, progress)
             return report
+
+
+class ReadOnlyStore(Store):
+    """A store that is open read-only; another process may own it, and change its files."""
+
+    _mode, _consumers_class = ", read-only", "ReadingConsumers"
+
+    def _start(self, opening: Opening) -> None:
+        """Follow the engine when `refresh` loads its parts again. It holds no reference to this."""
+        engine, known = self._engine, weakref.ref(self)
+        env, base = engine.env, opening.base
+
+        def reloaded(fresh: LoadedFiles) -> Callable[[], None]:
+            store = known()
+            search = None if store is None else store._make_key_search(fresh)
+
+            def install() -> None:
+                store = known()
+                if store is not None and search is not None:
+                    store._key_search, store._log = search, fresh.commit_log
+
+            return install
+
+        engine.settings_of_reload = lambda: with_sizes(env, base, True)
+        engine.on_reload = reloaded
+
+    def _arrivals(self) -> Arrivals:
+        module, engine = imported("pyrocketstore.store.following"), self.message_store
+        make = module.owner_arrivals
+        found: Arrivals = make(engine.moved, lambda: engine.commit_log, self.refresh)
+        return found
+
+    def _when_replaced(self, part: QueueRange, stop: int) -> Callable[[], bool]:
+        kind = imported("pyrocketstore.store.replaced_queue").ReplacedQueue
+        engine = self.message_store
+        found: Callable[[], bool] = kind(engine.refresh, lambda: engine.reads, part, stop)
+        return found
+
+    def _delay_offsets(self) -> dict[int, int]:
+        self.message_store.check_root()
+        self.message_store.delay_offsets.load()
+        return super()._delay_offsets()
 
 
 def _matching(where: object, messages: Callable[[], MessageReader]) -> MessageReader:

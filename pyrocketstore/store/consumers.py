@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pyrocketstore.arguments.read_arguments import group_of, loss_word_of, start_time_of
 from pyrocketstore.arguments.scalars import Time, entries_of, exact_int32
@@ -15,7 +15,7 @@ from pyrocketstore.consumer.offsets import ConsumerOffsets
 from pyrocketstore.consumer.retry import retry_message, retry_topic
 from pyrocketstore.consumer.subscription_groups import SubscriptionGroups
 from pyrocketstore.consumer.waiters import LoopWaiters
-from pyrocketstore.errors import StoreFormatError, StoreTypeError
+from pyrocketstore.errors import StoreFormatError, StoreStateError, StoreTypeError
 from pyrocketstore.record._message import MessageExt
 from pyrocketstore.record.message import TRANS_HALF_TOPIC, MessageExtBrokerInner, check_topic
 from pyrocketstore.system.signal_shield import shielded
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from pyrocketstore.consumer.consumer_filters import ConsumerFilters
     from pyrocketstore.filter.sql92 import Sql92Filter
     from pyrocketstore.message_store.default_message_store import DefaultMessageStore
+
+#: {queue: (the offset of the next message, the message before it)}
+_Offsets: TypeAlias = "dict[Queue, tuple[int, UnitMark | None]]"
 
 
 class ConsumerPosition(NamedTuple):
@@ -100,10 +103,7 @@ class StoreConsumers:
             self._loaded = True
 
     def _load_again(self) -> None:
-        """Read the positions that the owner of a read-only store has written meanwhile."""
-        if self._engine.read_only:
-            self._engine.check_root()
-            shielded(self.offsets.load)
+        """Read the positions that another process may have written meanwhile."""
 
     def positions(self) -> list[ConsumerPosition]:
         """Return the committed positions of all groups, sorted."""
@@ -138,17 +138,12 @@ class StoreConsumers:
         `where`, which is registered here.
         """
         group = group_of(group)
-        if group == TRANSACTION_GROUP and not self._engine.read_only:
-            reason = "its positions say which transactions are decided; use another name"
-            raise StoreFormatError(f"group {group}: {reason}")
         names = _topics_of(topics)
         begin = start_time_of("start", start)
         on_loss = loss_word_of(on_loss)
         self.load()
         engine = self._engine
-        filters = None
-        if not engine.read_only:
-            filters = shielded(lambda: self._add_group(group, names, where))
+        filters = shielded(lambda: self._add_group(group, names, where))
         arrivals = self._arrivals()
         source = Source(
             arrivals.look,
@@ -165,13 +160,13 @@ class StoreConsumers:
             engine.env.monotonic_ns,
             arrivals.wait,
             arrivals.longest_sleep,
-            None if engine.read_only else lambda message, level: self._retry(group, message, level),
+            lambda message, level: self._retry(group, message, level),
         )
         positions = Positions(
             lambda topic, queue_id: self.offsets.query_offset(group, topic, queue_id),
             lambda topic: self.offsets.is_known(group, topic),
-            None if engine.read_only else lambda offsets: self._commit(group, offsets),
-            None if engine.read_only else lambda offsets: self._commit(group, offsets, begins=True),
+            lambda offsets: self._commit(group, offsets),
+            lambda offsets: self._commit(group, offsets, begins=True),
         )
         members = self._groups.group(group)
         on_close = None if filters is None else functools.partial(_end_filters, filters, members)
@@ -183,6 +178,9 @@ class StoreConsumers:
         self, group: str, topics: Sequence[str], where: Sql92Filter | None
     ) -> ConsumerFilters | None:
         """Have the group and its filter in their files; return the filters if it has one."""
+        if group == TRANSACTION_GROUP:
+            reason = "its positions say which transactions are decided; use another name"
+            raise StoreFormatError(f"group {group}: {reason}")
         self._check()
         self.subscriptions.ensure(group)
         self.subscriptions.persist()
@@ -230,13 +228,7 @@ class StoreConsumers:
         self._check()
         return was_made_again(self._engine.reads.queues.find(topic, queue_id), mark)
 
-    def _commit(
-        self,
-        group: str,
-        offsets: dict[Queue, tuple[int, UnitMark | None]],
-        *,
-        begins: bool = False,
-    ) -> None:
+    def _commit(self, group: str, offsets: _Offsets, *, begins: bool = False) -> None:
         """Make positions durable, after the messages before them; not those in a queue that has
         lost its marked message, and with `begins` only in queues without a position."""
 
@@ -261,6 +253,24 @@ class StoreConsumers:
         self._check()
         times = self.subscriptions.retry_max_times(group)
         self._put(retry_message(message, group, times, delay_level))
+
+
+class ReadingConsumers(StoreConsumers):
+    """The consumers of a store that is open read-only, which change no file."""
+
+    def _load_again(self) -> None:
+        self._engine.check_root()
+        shielded(self.offsets.load)
+
+    def _add_group(self, group: str, topics: Sequence[str], where: Sql92Filter | None) -> None:
+        """Write nothing."""
+
+    def _commit(self, group: str, offsets: _Offsets, *, begins: bool = False) -> None:
+        if not begins:
+            raise StoreStateError("the store is open read-only: positions cannot be committed")
+
+    def _retry(self, group: str, message: MessageExt, delay_level: int) -> None:
+        raise StoreStateError("the store is open read-only: no message can be put")
 
 
 def _topics_of(topics: Any) -> list[str]:
