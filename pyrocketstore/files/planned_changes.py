@@ -63,6 +63,10 @@ class PlannedChanges:
         for change in waiting:
             change()
 
+    def forget(self) -> None:
+        """Make none of the changes that wait, and later ones at once: the opening has failed."""
+        self._waiting = None
+
     def create(self, env: Env, path: str, settings: FileSettings, *, mapped: bool) -> MappedFile:
         """Make a file: see `create_mapped_file`."""
         return create_mapped_file(env, path, settings, mapped=mapped)

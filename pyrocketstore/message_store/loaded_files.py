@@ -102,6 +102,7 @@ class LoadedFiles(StoreFiles):
 
     def close(self) -> None:
         """Close files and mappings, once no thread writes; also what a failed load has opened."""
+        self.changes.forget()
         with contextlib.ExitStack() as rest:  # close each one, whatever another one raises
             rest.callback(self.commit_log.mapped_file_queue.shutdown, 0)
             rest.callback(self.queue_table.close)

@@ -31,6 +31,7 @@ from support.damage_table import (
     make_store,
     path_of,
 )
+from support.sizes import SIZES
 from support.snapshot import snapshot
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")
@@ -177,6 +178,25 @@ def test_a_new_plan_forgets_the_one_before(changes: tuple[PlannedChanges, list[i
     planned.plan()
     planned.make()
     assert made == []
+
+
+def test_a_store_that_failed_to_load_can_be_destroyed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pyrocketstore.open(tmp_path, **SIZES) as store:
+        store.put("t", b"body")
+    engine = pyrocketstore.DefaultMessageStore(store.message_store.config)
+
+    def fail(*_: object) -> None:
+        raise StoreIOError(errno.EIO, "read", "f")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loading.PlanningToWrite, "make_plan", fail)
+        with pytest.raises(StoreIOError):
+            engine.load()
+    engine.destroy()
+    assert not (tmp_path / "consumequeue" / "t" / "0").exists()
+    assert not (tmp_path / "commitlog").exists()
 
 
 def test_a_reader_makes_no_change() -> None:
