@@ -881,16 +881,20 @@ def repair_units(queue: ConsumeQueue, units: Mapping[int, Unit]) -> None:
     Raises StoreIOError. Durability: none before the next flush, which writes these files again.
     Differs: 4.9.3 keeps a wrong unit.
     """
-    count = 0
+    files, count = queue.mapped_file_queue, 0
     for queue_offset, unit in sorted(units.items()):
         position = queue_offset * CQ_STORE_UNIT_SIZE
-        file = queue.mapped_file_queue.find_mapped_file_by_offset(position, False)
+        file = files.find_mapped_file_by_offset(position, False)
         if queue_offset >= queue.core.unit_count or file is None:
             continue
         found = queue.reader.unit(queue_offset) if queue.read_only else None
         if found is not None and found[:2] == unit[:2]:
             continue
-        _overwrite(queue, file, position - file.file_from_offset, _UNIT.pack(*unit))
+        position -= file.file_from_offset
+        queue.changes.overwrite(queue.env, file, position, _UNIT.pack(*unit))
+        file.mark_unflushed()
+        files.flushed_where = min(files.flushed_where, file.file_from_offset)
+        queue.core.dirty = True
         count += 1
     if count:
         LOG.warning(
@@ -900,11 +904,3 @@ def repair_units(queue: ConsumeQueue, units: Mapping[int, Unit]) -> None:
             count,
             queue.changes.where,
         )
-
-
-def _overwrite(queue: ConsumeQueue, file: MappedFile, position: int, data: bytes) -> None:
-    files = queue.mapped_file_queue
-    queue.changes.overwrite(queue.env, file, position, data)
-    file.mark_unflushed()
-    files.flushed_where = min(files.flushed_where, file.file_from_offset)
-    queue.core.dirty = True

@@ -8,7 +8,7 @@ import functools
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.display import logger
@@ -52,50 +52,26 @@ class FileSettings(NamedTuple):
     sole_writer: bool = False
     by_write: bool = False
 
-    def open(
-        self,
-        env: Env,
-        path: str,
-        *,
-        mode: str = "shared",
-        create: bool = False,
-        partial: bool = False,
-        checked: bool = False,
-        mapped: bool = False,
-    ) -> MappedFile:
-        """Open one file. Raises StoreIOError; StoreCorruptionError for another length.
-
-        `partial`, `checked` and `mapped`: see MappedFile.
+    def open(self, env: Env, path: str, **how: Any) -> MappedFile:
+        """Open one file; `how` are further arguments of MappedFile. Raises StoreIOError;
+        StoreCorruptionError for another length.
         """
         return MappedFile(
             env,
             path,
             self.file_size,
-            mode=mode,
-            create=create,
-            partial=partial,
-            checked=checked,
             confirm_step=self.confirm_step,
             populate=self.populate,
             zero_fill=self.zero_fill,
             sole_writer=self.sole_writer,
             defer_fsync=self.sole_writer,
             by_write=self.by_write,
-            mapped=mapped,
+            **how,
         )
 
 
-@functools.lru_cache
-def file_settings(
-    file_size: int,
-    confirm_step: int,
-    populate: int,
-    zero_fill: str,
-    sole_writer: bool,
-    by_write: bool,
-) -> FileSettings:
-    """Return the settings of many sequences of files as one object."""
-    return FileSettings(file_size, confirm_step, populate, zero_fill, sole_writer, by_write)
+#: Returns the settings of many sequences of files as one object.
+file_settings = functools.lru_cache(FileSettings)
 
 
 def create_mapped_file(
