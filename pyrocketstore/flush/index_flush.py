@@ -124,7 +124,8 @@ class IndexFlush:
         """Return the content of the file for a state; None: an index file was deleted meanwhile."""
         index_file, count = state.index_file, state.index_count
         if index_file is None:
-            return SyncPoint(*state[:3])
+            slots, entries = self._service.sizes_to_name() or (0, 0)
+            return SyncPoint(*state[:3], slots, entries)
         if index_file not in self._service.files:
             return None
         position = entry_position(index_file.hash_slot_num, count - 1) + 4

@@ -18,6 +18,7 @@ from pyrocketstore.errors import (
     StoreIOError,
     StoreStateError,
     is_failed_open,
+    is_passing,
     without_frames,
 )
 from pyrocketstore.files.planned_changes import PlannedChanges, changes_of
@@ -347,7 +348,7 @@ class IndexService:
             files.append(self._continue(dropped[0].path, slots))
         self._is_unproven = not (last_exit_ok or self._synced_phy_offset >= 0)
         point = self._point_with_geometry()
-        if point is not None and all(item.name != point.name for item in found):
+        if point is not None and point.name and all(item.name != point.name for item in found):
             # No file can prove it any more, and nothing else shows the geometry after a kill.
             self._is_unproven = False
         self._superfluous = [item.path for item in found if item not in kept]
@@ -387,23 +388,26 @@ class IndexService:
             if (
                 point is None
                 or {file.size for file in files} != {index_file_size(*point.geometry)}
-                or not any(self._shows(point, file) for file in found)
+                or not self._shows(point, found)
             ):
                 raise
         return check_files(self._env, files, point.geometry)
 
     def _point_with_geometry(self) -> SyncPoint | None:
-        """Return `sync_point` if it names an index file, of a geometry that is not configured
-        otherwise."""
+        """Return `sync_point` if it names a geometry that is not configured otherwise."""
         point = self.sync_point
-        is_known = point is not None and point.name and point.has_geometry(*self._configured)
+        is_known = (
+            point is not None and point.hash_slot_num and point.has_geometry(*self._configured)
+        )
         return point if is_known else None
 
-    def _shows(self, point: SyncPoint, file: FoundIndexFile) -> bool:
+    def _shows(self, point: SyncPoint, found: Sequence[FoundIndexFile]) -> bool:
         """Return whether a file has the geometry in `sync_point`, which may name a file that was
-        deleted. Raises StoreIOError."""
-        return point.describes(file) or (
-            file.index_count > 1 and geometry_fits(self._env, file.path, *point.geometry)
+        deleted, or no file has an entry. Raises StoreIOError."""
+        filled = [file for file in found if file.index_count > 1]
+        return (not filled and not point.name) or any(
+            point.describes(file) or geometry_fits(self._env, file.path, *point.geometry)
+            for file in filled
         )
 
     def _guesses(self, size: int) -> list[tuple[int, int]]:
@@ -428,7 +432,9 @@ class IndexService:
         point = self.sync_point
         self._synced_phy_offset = -1
         # Without times the checkpoint requires that everything is read again.
-        if point is None or self._checkpoint.get_min_timestamp() <= 0 or not is_of_log(point):
+        if point is None or not point.phy_offset or self._checkpoint.get_min_timestamp() <= 0:
+            return None
+        if not is_of_log(point):
             return None
         slots = None
         if point.name:
@@ -465,17 +471,16 @@ class IndexService:
             self._files = tuple(index_file if f is planned else f for f in self._files)
 
     def remove_left_out(self) -> None:
-        """Delete the files that `load` did not open, and a file `sync_point_file` that is not
-        believed before them. No-op in a read-only store.
+        """Delete the files that `load` did not open; before them, replace a file `sync_point_file`
+        that is not believed. No-op in a read-only store.
 
         Until then the file proves which messages were durable. Raises StoreIOError.
         """
         self._changes.add(self._remove_left_out)
 
     def _remove_left_out(self) -> None:
-        if self._sync_point_file is not None and self._is_unproven:
-            self.sync_point = None
-            self._sync_point_file.remove()
+        if self._is_unproven:
+            self._withdraw_sync_point()
         # The newest is removed first: a crash in between never leaves a later file alone, which
         # the checkpoint's time may cover if the clock was set back.
         for path in reversed(self._superfluous):
@@ -483,19 +488,49 @@ class IndexService:
         self._superfluous = []
 
     def forget_sync_point(self, phy_offset: int) -> None:
-        """Delete the file `sync_point_file` if it was rejected, or names bytes of the log after
-        `phy_offset`, where the log is cut.
+        """Replace the file `sync_point_file` if it was rejected, or names bytes of the log after
+        `phy_offset`, where the log is cut; write it if only it can show the sizes of the index.
 
         Raises StoreIOError. Durability: durable on return, before new records are there.
         """
         self._changes.add(partial(self._forget_sync_point, phy_offset))
 
     def _forget_sync_point(self, phy_offset: int) -> None:
-        if self._sync_point_file is None or self.sync_point is None:
+        if self._sync_point_file is None:
             return
-        if self._is_rejected or self.sync_point.phy_offset > phy_offset:
-            self.sync_point = None
+        point = self.sync_point
+        is_false = point is not None and (self._is_rejected or point.phy_offset > phy_offset)
+        sizes = self.sizes_to_name()
+        if is_false or (sizes and (point is None or point.geometry != sizes)):
+            self._withdraw_sync_point()
+
+    def sizes_to_name(self) -> tuple[int, int] | None:
+        """Return the geometry unless an opening can infer it from the length of a file."""
+        geometry = self.geometry
+        is_shown = geometry in candidates_of(index_file_size(*geometry), None, None)
+        return None if is_shown else geometry
+
+    def _withdraw_sync_point(self) -> None:
+        """Have `sync_point_file` name no record: it names the sizes of the index, or is deleted.
+
+        Raises StoreIOError. Durability: durable on return.
+        """
+        if self._sync_point_file is None:
+            return
+        sizes = self.sizes_to_name()
+        point, self.sync_point = self.sync_point, None
+        kept = SyncPoint.of_sizes(*sizes) if sizes else None
+        try:
+            if kept is not None and kept != point:
+                self._sync_point_file.write(kept)
+        except StoreIOError as error:
+            if not is_passing(error):
+                raise
+            LOG.warning("until a flush, an opening must be given the index sizes: %s", error)
+            kept = None
+        if kept is None:
             self._sync_point_file.remove()
+        self.sync_point = kept
 
     @staticmethod
     def _expect_crc(files: list[IndexFile], point: SyncPoint) -> None:

@@ -63,9 +63,10 @@ class SyncPoint(NamedTuple):
 
     Parameters
     ----------
-    phy_offset : int, end of the record at `last_phy_offset`
+    phy_offset : int, end of the record at `last_phy_offset`; 0: only the sizes of the index are
+        known
     record_crc : int, CRC of that record's first bytes
-    hash_slot_num, index_num : int, of the last index file that has entries
+    hash_slot_num, index_num : int, of the index files; 0 without a file of a usual length
     index_count : int, number of the entry after those that are durable; 1 without such a file
     entries_crc : int, their CRC
     begin_timestamp, end_timestamp : int, Unix ms, in the file's header after them
@@ -106,17 +107,25 @@ class SyncPoint(NamedTuple):
         found = cls(**fields, name=name.decode("ascii"))
         return found if found._is_possible() else None
 
+    @classmethod
+    def of_sizes(cls, hash_slot_num: int, index_num: int) -> SyncPoint:
+        """Return a content that names the sizes of index files, and no record."""
+        return cls(0, 0, 0, hash_slot_num, index_num)
+
     def _is_possible(self) -> bool:
+        is_geometry = self.hash_slot_num >= 1 and self.index_num >= 2
+        if not self.phy_offset:
+            return is_geometry and self == self.of_sizes(*self.geometry)
         if not 0 <= self.last_phy_offset < self.phy_offset <= self.last_phy_offset + INT32_MAX:
             return False  # a record's size is an i32
         if not self.name:
-            return self.index_count == 1
-        is_geometry = self.hash_slot_num >= 1 and 2 <= self.index_count <= self.index_num
-        return is_geometry and 0 <= self.begin_phy_offset <= self.end_phy_offset
+            return self.index_count == 1 and (is_geometry or self.geometry == (0, 0))
+        is_count = is_geometry and 2 <= self.index_count <= self.index_num
+        return is_count and 0 <= self.begin_phy_offset <= self.end_phy_offset
 
     @property
     def geometry(self) -> tuple[int, int]:
-        """(slots, entries) of the index file."""
+        """(slots, entries) of the index files."""
         return self.hash_slot_num, self.index_num
 
     def has_geometry(self, hash_slot_num: int | None, index_num: int | None) -> bool:
@@ -239,4 +248,5 @@ def read_flushed(env: Env, root: str) -> Flushed:
     """
     point = SyncPointFile(env, root).read()
     checkpoint = StoreCheckpoint(env, f"{root}/checkpoint", read_only=True)
-    return Flushed(-1 if point is None else point.phy_offset, checkpoint.physic_msg_timestamp)
+    phy_offset = point.phy_offset if point is not None and point.phy_offset else -1
+    return Flushed(phy_offset, checkpoint.physic_msg_timestamp)

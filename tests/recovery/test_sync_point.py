@@ -619,3 +619,71 @@ def test_own_sizes_of_the_index_need_no_settings(tmp_path: Path, count: int, clo
             check(store, number)
             put(store, number, 1)
             assert store.message_store.index_service.geometry == (20, 400)
+
+
+@pytest.mark.parametrize("count", [1, 500])
+def test_own_sizes_are_known_before_the_first_flush(tmp_path: Path, count: int) -> None:
+    """`sync_point` names sizes that no file's length shows; the usual ones need no `sync_point`."""
+    path = tmp_path / "killed"
+    sizes: dict[str, Any] = {"max_hash_slot_num": 77, "max_index_num": 333}
+    with opened(tmp_path / "live", **sizes) as store:
+        put(store, 0, count)
+        shutil.copytree(tmp_path / "live", path, ignore=shutil.ignore_patterns("lock"))
+    assert point_of(path) == SyncPoint.of_sizes(77, 333)
+    with pyrocketstore.open(path, read_only=True) as store:
+        check(store, count)
+        assert store.message_store.files.flushed.phy_offset == -1
+    with pyrocketstore.open(path) as store:
+        check(store, count)
+        put(store, count, 1)
+        assert store.message_store.index_service.geometry == (77, 333)
+        assert store.verify().ok
+    with opened(tmp_path / "usual") as store:
+        put(store, 0, 1)
+        assert not (tmp_path / "usual" / SYNC_POINT).exists()
+
+
+def test_own_sizes_of_an_index_file_without_entries(tmp_path: Path) -> None:
+    """A process was killed after it had made the first index file."""
+    sizes: dict[str, Any] = {"max_hash_slot_num": 77, "max_index_num": 333}
+    with opened(tmp_path, **sizes) as store:
+        put(store, 0, 3)
+        shutil.copytree(tmp_path, tmp_path / "killed", ignore=shutil.ignore_patterns("lock"))
+    (file,) = index_files(tmp_path / "killed")
+    file.write_bytes(bytes(file.stat().st_size))
+    with pyrocketstore.open(tmp_path / "killed") as store:
+        check(store, 3)
+
+
+def test_own_sizes_stay_known_without_keys_and_after_damage(tmp_path: Path) -> None:
+    """A flush without keys names them, and recovery keeps them where it gives up the rest."""
+    sizes: dict[str, Any] = {"max_hash_slot_num": 77, "max_index_num": 333}
+    path = tmp_path / "killed"
+    with opened(tmp_path / "live", **sizes) as store:
+        put(store, 0, 5, keyed=False)
+        store.flush()
+        put(store, 5, 5)
+        shutil.copytree(tmp_path / "live", path, ignore=shutil.ignore_patterns("lock"))
+    point = point_of(path)
+    assert point.phy_offset > 0
+    assert point.geometry == (77, 333)
+    (path / SYNC_POINT).write_bytes(point._replace(record_crc=point.record_crc ^ 1).encode())
+    with pyrocketstore.open(path) as store:
+        assert point_of(path) == SyncPoint.of_sizes(77, 333)
+        assert [message.body for message in store.query("t", "k7")] == [b"7"]
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_own_sizes_on_a_full_device(
+    tmp_path: Path, code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are not needed now: a full device is a warning."""
+    env = Env()
+    sizes: dict[str, Any] = {"max_hash_slot_num": 77, "max_index_num": 333}
+    with opened(tmp_path, env=env, **sizes) as store:
+        put(store, 0, 1)
+    (tmp_path / SYNC_POINT).unlink()
+    fails = pytest.raises(StoreIOError) if code == errno.EIO else contextlib.nullcontext()
+    with failing(env, "rename", code), fails, opened(tmp_path, env=env, **sizes) as store:
+        check(store, 1)
+    assert ("index sizes" in caplog.text) == (code == errno.ENOSPC)
