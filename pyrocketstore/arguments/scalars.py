@@ -1,11 +1,12 @@
 """Arguments that are numbers, flags or texts, converted to the exact type that the store keeps.
 
 One function for each kind of value: `exact_int` (with `exact_int32`, `exact_int64`,
-`exact_queue_id`, `whole_number`), `time_of` (with `check_times`), `exact_flag` and `exact_text`.
-`_numbers_and_bodies.pyx` has bodies. A subclass of str or int counts as the characters or the
-number that it holds, not as its methods return. A value of another type is a StoreTypeError; one
-that the store cannot keep is a StoreFormatError. `issubclass(type(value), str)` finds the type:
-`isinstance` also believes the attribute `__class__`, which a mock sets.
+`exact_queue_id`, `whole_number`), `time_of` (with `check_times`), `exact_flag` and `exact_text`;
+`check_kind` and `check_callable` check objects. `_numbers_and_bodies.pyx` has bodies. A subclass of
+str or int counts as the characters or the number that it holds, not as its methods return. A value
+of another type is a StoreTypeError; one that the store cannot keep is a StoreFormatError.
+`issubclass(type(value), str)` finds the type: `isinstance` also believes the attribute `__class__`,
+which a mock sets.
 """
 
 from __future__ import annotations
@@ -199,6 +200,20 @@ def texts_of(what: str, values: Any) -> list[str]:
     except TypeError:
         raise StoreTypeError(f"{what} must be an iterable of str, not {kind.__name__}") from None
     return [exact_text(f"an entry of {what}", entry) for entry in entries]
+
+
+def check_kind(what: str, value: Any, kind: type, *, optional: bool = False) -> None:
+    """Raise StoreTypeError if `value`, called `what`, is not a `kind`; `optional`: None is one."""
+    if not (issubclass(type(value), kind) or (optional and value is None)):
+        wanted = f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"
+        none = " or None" if optional else ""
+        raise StoreTypeError(f"{what} must be {wanted}{none}, not {type(value).__name__}")
+
+
+def check_callable(what: str, value: Any) -> None:
+    """Raise StoreTypeError if `value`, called `what`, is neither callable nor None."""
+    if value is not None and not callable(value):
+        raise StoreTypeError(f"{what} must be a callable or None, not {type(value).__name__}")
 
 
 def is_encodable(text: str) -> bool:

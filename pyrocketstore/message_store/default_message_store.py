@@ -21,9 +21,9 @@ from pyrocketstore.display import logger
 from pyrocketstore.errors import (
     StoreFormatError,
     StoreStateError,
-    StoreTypeError,
 )
 from pyrocketstore.message_store.closing import Closing
+from pyrocketstore.message_store.constructor_arguments import check_arguments
 from pyrocketstore.message_store.engine import Engine
 from pyrocketstore.message_store.open_stores import Closer
 from pyrocketstore.message_store.read_calls import ReadCalls, part
@@ -35,7 +35,6 @@ from pyrocketstore.schedule.delay_offsets import DelayOffsets
 from pyrocketstore.system._env import Event
 from pyrocketstore.system.env import Env
 from pyrocketstore.system.signal_shield import (
-    imported,
     shielded,
 )
 from pyrocketstore.system.stalls import StallLog
@@ -95,12 +94,7 @@ class DefaultMessageStore(ReadCalls, RemovalCalls):
         broker_stats_manager: BrokerStatsManager | None = None,
         only_topics: Collection[str] | None = None,
     ) -> None:
-        if broker_stats_manager is not None:
-            kind = imported("pyrocketstore.message_store.broker_stats").BrokerStatsManager
-            if not isinstance(broker_stats_manager, kind):
-                given = type(broker_stats_manager).__name__
-                reason = f"must be a BrokerStatsManager or None, not {given}"
-                raise StoreTypeError(f"broker_stats_manager {reason}")
+        check_arguments(config, env, read_only, on_new_queue, cleans, topics, broker_stats_manager)
         only = None if only_topics is None else TopicBuckets(texts_of("only_topics", only_topics))
         if only is not None and not read_only:
             raise StoreFormatError("only_topics: a store that is open for writing needs all topics")

@@ -23,6 +23,7 @@ from pyrocketstore.arguments.read_arguments import (
 from pyrocketstore.arguments.scalars import (
     INT64_MAX,
     Time,
+    check_kind,
     check_times,
     exact_flag,
     exact_text,
@@ -165,10 +166,7 @@ def open(
 
     Source: RocketMQ 4.9.3 DefaultMessageStore#load, #start.
     """
-    if env is not None and not isinstance(env, Env):
-        raise StoreTypeError(
-            f"env must be a pyrocketstore.system.env.Env, not {type(env).__name__}"
-        )
+    check_kind("env", env, Env, optional=True)
     root = absolute_path(path, "path")
     read_only, strict = exact_flag("read_only", read_only), exact_flag("strict", strict)
     unique_key = exact_flag("unique_key", unique_key)

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pyrocketstore.arguments.scalars import check_kind
 from pyrocketstore.config.message_store_config import (
     MessageStoreConfig,
     absolute_path,
@@ -72,6 +73,7 @@ def base_settings(
     if config is None:
         base = MessageStoreConfig().at_root(root)
     elif isinstance(config, MessageStoreConfig):
+        check_kind("config", config, MessageStoreConfig)
         base = config.at_root(root)
     else:
         path = Path(absolute_path(config, "config"))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pyrocketstore.arguments.scalars import INT32_MAX, INT64_MAX, INT64_MIN
+from pyrocketstore.arguments.scalars import INT32_MAX, INT64_MAX, INT64_MIN, check_kind
 from pyrocketstore.commit_log.log import try_decode
 from pyrocketstore.config.message_store_config import MessageStoreConfig, detect_sizes
 from pyrocketstore.consume_queue.queue import ConsumeQueue
@@ -82,6 +82,7 @@ def dump_lines(
     if config is None:
         settings = MessageStoreConfig().at_root(path)
     elif isinstance(config, MessageStoreConfig):
+        check_kind("config", config, MessageStoreConfig)
         settings = config.at_root(path)
     else:
         settings, _ = MessageStoreConfig.from_broker_conf(config, root=path)
