@@ -11,7 +11,6 @@ from cpython.buffer cimport PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.object cimport PyObject
-from cpython.tuple cimport PyTuple_GET_SIZE
 from libc.errno cimport EIO
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, realloc
@@ -55,7 +54,7 @@ from pyrocketstore._rocketstore cimport (
     rs_store_release,
 )
 from pyrocketstore.arguments._numbers_and_bodies cimport hold_body
-from pyrocketstore.files._mapped_file cimport MappedFile, file_with
+from pyrocketstore.files._mapped_file cimport FileSequence, MappedFile, file_with
 from pyrocketstore.files._writes cimport store_records, write_records
 from pyrocketstore.record._record cimport (
     HEADER_BYTES,
@@ -1193,16 +1192,16 @@ cdef class StoreTimes:
         self.files = mapped_file_queue
 
     def __call__(self, int64_t phy_offset, int64_t size):
-        cdef tuple files = <tuple?>self.files.mapped_files
+        cdef FileSequence files = <FileSequence?>self.files.mapped_files
         cdef int64_t file_size = self.files.mapped_file_size
         cdef int64_t end = rs_load_acquire(&self.core.end_offset)
         cdef MappedFile file
         cdef int64_t start, position
         if size <= 0 or phy_offset < 0 or size > end or phy_offset > end - size:
             return -1
-        if PyTuple_GET_SIZE(files) == 0 or file_size <= 0:
+        if files.count == 0 or file_size <= 0:
             return -1
-        file = <MappedFile?>files[0]
+        file = files.at(0)
         start = file.file.file_from_offset
         if not file.available:  # it is being deleted
             start += file_size - start % file_size

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from pyrocketstore.commit_log._chunk_scan import LogChunk
 from pyrocketstore.commit_log._scan import TopicQueueMap, find_valid_record, scan_file, verdict_of
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pyrocketstore.commit_log.log import CommitLog
-    from pyrocketstore.files._mapped_file import MappedFile
+    from pyrocketstore.files._mapped_file import FileSequence, MappedFile
     from pyrocketstore.system.env import Env
 
 LOG = logger(__name__)
 
-Files = tuple["MappedFile", ...]
+Files: TypeAlias = "FileSequence | tuple[MappedFile, ...]"
 
 #: Bytes of memory for data that the scan keeps of the records; the rest is read again.
 RECORDS_MAX = 256 << 20

@@ -20,7 +20,7 @@ from pyrocketstore.system.thread_pool import PoolCall, ThreadPool
 
 if TYPE_CHECKING:
     from pyrocketstore.commit_log._scan import TopicMinOffsets
-    from pyrocketstore.files._mapped_file import MappedFile
+    from pyrocketstore.files._mapped_file import FileSequence, MappedFile
     from pyrocketstore.files.mapped_file_queue import MappedFileQueue
     from pyrocketstore.system.env import Env
 
@@ -64,7 +64,7 @@ class LogScan:
     def __init__(
         self,
         env: Env,
-        files: tuple[MappedFile, ...],
+        files: FileSequence | tuple[MappedFile, ...],
         start: int,
         stop: int,
         *,
@@ -104,7 +104,7 @@ class LogScan:
         log: ScannableLog,
         start: int,
         stop: int,
-        files: tuple[MappedFile, ...] | None = None,
+        files: FileSequence | tuple[MappedFile, ...] | None = None,
         *,
         check_crc: bool = False,
     ) -> LogScan:

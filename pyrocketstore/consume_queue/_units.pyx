@@ -38,7 +38,7 @@ from pyrocketstore._rocketstore cimport (
     rs_store_release,
     rs_store_release32,
 )
-from pyrocketstore.files._mapped_file cimport MappedFile, confirm, file_with
+from pyrocketstore.files._mapped_file cimport FileSequence, MappedFile, confirm, file_with
 from pyrocketstore.files._writes cimport write_bytes
 from pyrocketstore.system._allocation cimport confirm_room, write_all
 from pyrocketstore.system._env cimport EnvTable
@@ -1167,7 +1167,7 @@ def has_file(reader, int64_t queue_offset):
     ----------
     reader : UnitReader
     """
-    cdef tuple files = reader.mapped_file_queue.mapped_files
+    cdef FileSequence files = reader.mapped_file_queue.mapped_files
     cdef MappedFile found
     if not 0 <= queue_offset <= MAX_OFFSET:
         return False

@@ -17,6 +17,7 @@ from pyrocketstore.consume_queue.table import ConsumeQueueTable, is_safe_name
 from pyrocketstore.consume_queue.unit_check import Key, Log, UnitCheck
 from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE, QueueUnits
 from pyrocketstore.errors import without_frames
+from pyrocketstore.files._mapped_file import FileSequence
 from pyrocketstore.files.queue_directories import find_queue_ids, find_topics
 from pyrocketstore.files.running_flags import RunningFlags
 from pyrocketstore.record.message import LMQ_PREFIX
@@ -153,7 +154,7 @@ def take_written_units(
     """
     files = queue.mapped_file_queue
     size = files.mapped_file_size
-    known = () if old is None else old.mapped_file_queue.mapped_files
+    known = FileSequence() if old is None else old.mapped_file_queue.mapped_files
     kept = []
     for file in known:
         if file.mode != "read":
@@ -172,7 +173,7 @@ def take_written_units(
     opened = [file for file in opened if file.file_from_offset < max(end, base)]
     for file in opened:
         file.set_positions(min(end - file.file_from_offset, size))
-    files.mapped_files = (*kept, *opened)
+    files.mapped_files = FileSequence([*kept, *opened])
     if not files.check_self():
         raise QueueChanged
     if opened and not known:

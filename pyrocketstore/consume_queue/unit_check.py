@@ -561,8 +561,8 @@ class _Groups:
 
 def _only_file(queue: ConsumeQueue | None) -> MappedFile | None:
     """Return the file of a queue that has one."""
-    files = () if queue is None else queue.mapped_file_queue.mapped_files
-    return files[0] if len(files) == 1 else None
+    files = None if queue is None else queue.mapped_file_queue.mapped_files
+    return files[0] if files is not None and len(files) == 1 else None
 
 
 def _has_ext_files(queue: ConsumeQueue) -> bool:

@@ -36,6 +36,7 @@ cdef class MappedFile:
     cdef void give_up_from(self, int64_t position) noexcept
     cdef int64_t checked_position(self, object value) except -1
     cdef int confirm_or_raise(self, int64_t end) except -1
+    cdef bint sync_data(self, int64_t flushed, int64_t position) except -1
     cdef int sync_name(self) except -1
     cdef int64_t move_flushed(self, int64_t flushed, int64_t position) noexcept
     cdef bint is_unwanted(self)
@@ -51,8 +52,17 @@ cdef class MappedFile:
     cdef SelectMappedBufferResult select(self, int64_t position, int64_t size)
 
 
+cdef class FileSequence:
+    cdef list items
+    cdef Py_ssize_t count
+
+    # The caller checks `i`.
+    cdef inline MappedFile at(self, Py_ssize_t i):
+        return <MappedFile>self.items[i]
+
+
 # The file of a sequence that holds byte `offset`, or None.
-cdef MappedFile file_with(tuple files, int64_t offset, int64_t file_size)
+cdef MappedFile file_with(FileSequence files, int64_t offset, int64_t file_size)
 
 
 cdef class SelectMappedBufferResult:

@@ -1,5 +1,6 @@
 import os
-from typing import Final, final
+from collections.abc import Iterable, Iterator
+from typing import Final, final, overload
 
 from typing_extensions import Buffer
 
@@ -99,6 +100,19 @@ class MappedFile:
     def select_mapped_buffer(
         self, position: int, size: int | None = None
     ) -> SelectMappedBufferResult | None: ...
+
+def flush_together(files: Iterable[MappedFile]) -> None: ...
+
+@final
+class FileSequence:
+    def __init__(self, files: Iterable[MappedFile] = ()) -> None: ...
+    def with_last(self, file: MappedFile) -> FileSequence: ...
+    def __len__(self) -> int: ...
+    @overload
+    def __getitem__(self, number: int, /) -> MappedFile: ...
+    @overload
+    def __getitem__(self, number: slice, /) -> FileSequence: ...
+    def __iter__(self) -> Iterator[MappedFile]: ...
 
 @final
 class SelectMappedBufferResult:

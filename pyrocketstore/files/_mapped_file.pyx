@@ -6,7 +6,7 @@ not allocated. Positions are shared between threads by acquire and release.
 cimport cython
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cpython.tuple cimport PyTuple_GET_SIZE
+from cpython.list cimport PyList_GET_SIZE
 from libc.errno cimport EEXIST, ENOENT
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uintptr_t
 from libc.string cimport memcpy
@@ -46,6 +46,8 @@ from pyrocketstore.errors import (
     StoreStateError,
     StoreTypeError,
 )
+
+from itertools import islice
 
 cdef enum:
     SHARED = 0
@@ -649,22 +651,27 @@ cdef class MappedFile:
         """
         cdef int64_t flushed = rs_load_acquire(&self.file.flushed)
         cdef int64_t position = rs_load_acquire(&self.file.wrote)
-        cdef int64_t now
-        cdef int error
         if not self.is_able_to_flush(flush_least_pages) or not self.available:
             return flushed
         if self.kind == SHARED:
-            self.holds += 1
-            try:
-                with nogil:
-                    error = sync_range(&self.file, flushed, position)
-            finally:
-                self.drop_hold()
-            if error < 0 and self.is_unwanted():
-                return flushed  # deleted during the flush: its content is not needed any more
-            self.env.check(error, "msync", self.path, flushed)
+            if not self.sync_data(flushed, position):
+                return flushed
             self.sync_name()
         return self.move_flushed(flushed, position)
+
+    cdef bint sync_data(self, int64_t flushed, int64_t position) except -1:
+        # False if the file was deleted during the flush: its content is not needed any more.
+        cdef int error
+        self.holds += 1
+        try:
+            with nogil:
+                error = sync_range(&self.file, flushed, position)
+        finally:
+            self.drop_hold()
+        if error < 0 and self.is_unwanted():
+            return False
+        self.env.check(error, "msync", self.path, flushed)
+        return True
 
     cdef int64_t move_flushed(self, int64_t flushed, int64_t position) noexcept:
         # After a flush that began at `flushed`.
@@ -874,22 +881,111 @@ cdef class MappedFile:
         return f"MappedFile({self.path!r}, {self.mode}, wrote={self.wrote}/{self.file_size})"
 
 
-cdef MappedFile file_with(tuple files, int64_t offset, int64_t file_size):
-    cdef Py_ssize_t count = 0 if files is None else PyTuple_GET_SIZE(files)
+def flush_together(files):
+    """Flush files of one directory as MappedFile.flush does, and the directory once.
+
+    Parameters
+    ----------
+    files : sequence of MappedFile
+
+    Raises StoreIOError: no flushed position moves then. Threads: any.
+    Durability: on return, the written bytes of each file are durable.
+    """
+    cdef MappedFile file
+    cdef bint are_named = False
+    cdef list done = []
+    for file in files:
+        flushed = rs_load_acquire(&file.file.flushed)
+        position = rs_load_acquire(&file.file.wrote)
+        if not file.is_able_to_flush(0) or not file.available:
+            continue
+        if file.kind != SHARED or file.sync_data(flushed, position):
+            done.append((file, flushed, position))
+    for file, _, _ in done:
+        if not file.name_unsynced:
+            continue
+        if are_named:
+            file.name_unsynced = False
+        else:
+            file.sync_name()
+            are_named = not file.name_unsynced  # a file that is being deleted may keep the name
+    for file, flushed, position in done:
+        file.move_flushed(flushed, position)
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class FileSequence:
+    """The files of a sequence at one moment, by offset: an immutable sequence of MappedFile.
+
+    Sequences that end at different files share one list, which is only appended to: a longer
+    sequence costs the same however many files there are.
+
+    Parameters
+    ----------
+    files : iterable of MappedFile
+
+    Threads: any reads; `with_last` one at a time.
+    """
+
+    def __init__(self, files=()):
+        cdef list items = []
+        for file in files:
+            items.append(<MappedFile?>file)
+        self.items, self.count = items, PyList_GET_SIZE(items)
+
+    def with_last(self, MappedFile file not None):
+        """Return the sequence that has one file more."""
+        cdef FileSequence longer = FileSequence.__new__(FileSequence)
+        # Another sequence may have the list longer already.
+        longer.items = (
+            self.items if PyList_GET_SIZE(self.items) == self.count else self.items[:self.count]
+        )
+        longer.items.append(file)
+        longer.count = self.count + 1
+        return longer
+
+    def __cinit__(self, *arguments):
+        self.items = []
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, number):
+        cdef Py_ssize_t at
+        if isinstance(number, slice):
+            start, stop, step = number.indices(self.count)
+            return FileSequence(self.items[at] for at in range(start, stop, step))
+        at = number
+        if at < 0:
+            at += self.count
+        if not 0 <= at < self.count:
+            raise IndexError(f"file {number} of {self.count}")
+        return self.items[at]
+
+    def __iter__(self):
+        return islice(self.items, self.count)
+
+    def __repr__(self):
+        return f"FileSequence({self.items[:self.count]!r})"
+
+
+cdef MappedFile file_with(FileSequence files, int64_t offset, int64_t file_size):
+    cdef Py_ssize_t count = 0 if files is None else files.count
     cdef Py_ssize_t i
     cdef int64_t start
     cdef MappedFile found
     if count == 0 or file_size <= 0:
         return None
-    start = (<MappedFile?>files[0]).file.file_from_offset
+    start = files.at(0).file.file_from_offset
     if offset < start:
         return None
     i = <Py_ssize_t>min(offset // file_size - start // file_size, <int64_t>count - 1)
-    found = <MappedFile?>files[i]
+    found = files.at(i)
     if 0 <= offset - found.file.file_from_offset < file_size:
         return found
     for i in range(count):  # a file is missing in between
-        found = <MappedFile?>files[i]
+        found = files.at(i)
         if 0 <= offset - found.file.file_from_offset < file_size:
             return found
     return None

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pyrocketstore.errors import StoreIOError, is_failed_open
+from pyrocketstore.files._mapped_file import MappedFile, flush_together
 from pyrocketstore.system.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
-    from pyrocketstore.files._mapped_file import MappedFile
     from pyrocketstore.system.env import Env
 
 __all__ = ["FileSystems", "Unflushed"]
@@ -123,19 +124,19 @@ class FileSystems:
                 return
 
     def _flush_each(self, files: list[Unflushed]) -> None:
-        left = deque(each.file for each in files)
+        left = deque(_by_directory([each.file for each in files]))
 
         def flush_left(*, alone: bool = False) -> None:
             while True:
                 try:
-                    file = left.popleft()
+                    group = left.popleft()
                 except IndexError:
                     return
                 try:
-                    file.flush(0)
+                    flush_together(group)
                 except BaseException as error:
                     if not alone and is_failed_open(error):
-                        left.append(file)  # fewer threads need fewer descriptors
+                        left.append(group)  # fewer threads need fewer descriptors
                         return
                     left.clear()
                     raise
@@ -152,3 +153,14 @@ class FileSystems:
             for done in running:
                 done.result()
         flush_left(alone=True)
+
+
+def _by_directory(files: list[MappedFile]) -> list[list[MappedFile]]:
+    """Return the files by their directories, whose names one fsync makes durable; each file alone
+    if several threads flush them."""
+    if len(files) >= THREADS_LEAST_FILES:
+        return [[file] for file in files]
+    groups: dict[str, list[MappedFile]] = {}
+    for file in files:
+        groups.setdefault(os.path.dirname(file.path), []).append(file)
+    return list(groups.values())

@@ -20,7 +20,7 @@ from pyrocketstore.config.file_sizes import (
 )
 from pyrocketstore.display import REPORTED_ELSEWHERE, logger
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError, StoreTypeError
-from pyrocketstore.files._mapped_file import MappedFile
+from pyrocketstore.files._mapped_file import FileSequence, MappedFile
 from pyrocketstore.files.allocate_mapped_file_service import (
     AllocateMappedFileService,
     file_settings,
@@ -95,7 +95,7 @@ class MappedFileQueue:
 
     Attributes: `mismatched`, files that `load` did not open; `flushed_where` and
     `committed_where`, bytes of the sequence; `store_timestamp`, store time (Unix ms) up to which
-    everything is flushed; `mapped_files`, a tuple, by offset.
+    everything is flushed; `mapped_files`, a FileSequence, by offset.
 
     Raises StoreIOError; StoreTypeError and StoreFormatError for a wrong argument.
     Threads: any reads; one at a time appends.
@@ -130,7 +130,7 @@ class MappedFileQueue:
         self.settings = file_settings(
             mapped_file_size, confirm_step, populate, zero_fill, sole_writer, by_write
         )
-        self.mapped_files: tuple[MappedFile, ...] = ()
+        self.mapped_files = FileSequence()
         self.flushed_where = 0
         self.committed_where = 0
         self.store_timestamp = 0
@@ -181,7 +181,7 @@ class MappedFileQueue:
         if mismatched and not self.derived:
             self._load_partial(loaded)
         with self._lock:
-            self.mapped_files = tuple(loaded)
+            self.mapped_files = FileSequence(loaded)
         return True
 
     def load_only(self, offset: int, size: int) -> None:
@@ -191,7 +191,7 @@ class MappedFileQueue:
         mapped_file.set_positions(size)
         self.mismatched = ()
         with self._lock:
-            self.mapped_files = (mapped_file,)
+            self.mapped_files = FileSequence([mapped_file])
 
     def _load_partial(self, loaded: list[MappedFile]) -> None:
         """Open the readable part of mismatched files, if the sequence can be read like that."""
@@ -240,7 +240,8 @@ class MappedFileQueue:
         check_mapped_file(mapped_file)
         with self._lock:
             files = [*self.mapped_files, mapped_file]
-            self.mapped_files = tuple(sorted(files, key=lambda file: file.file_from_offset))
+            files.sort(key=lambda file: file.file_from_offset)
+            self.mapped_files = FileSequence(files)
 
     def get_last_mapped_file(
         self,
@@ -276,7 +277,7 @@ class MappedFileQueue:
                 offset = start_offset - start_offset % self.mapped_file_size
             mapped_file = self._make(offset, mapped)
             with self._lock:
-                self.mapped_files = (*self.mapped_files, mapped_file)
+                self.mapped_files = self.mapped_files.with_last(mapped_file)
             return mapped_file
 
     def _make(self, offset: int, mapped: bool) -> MappedFile:
@@ -351,7 +352,7 @@ class MappedFileQueue:
         first = files[0].file_from_offset
         with self._lock:
             kept = [f for f in self.mapped_files if f.file_from_offset < first]
-            self.mapped_files = (*kept, *files)
+            self.mapped_files = FileSequence([*kept, *files])
 
     def repaired(self, in_memory: MappedFile) -> None:
         """Put the file on disk, which was repaired, in the place of its planned content.
@@ -363,7 +364,7 @@ class MappedFileQueue:
         mapped_file = self._open(in_memory.path)
         mapped_file.set_positions(in_memory.wrote)
         with self._lock:
-            self.mapped_files = tuple(
+            self.mapped_files = FileSequence(
                 mapped_file if f is in_memory else f for f in self.mapped_files
             )
 
@@ -428,9 +429,10 @@ class MappedFileQueue:
         if not found:
             return False
         with self._lock:
-            kept = tuple(f for f in self.mapped_files if f.file_from_offset >= min(found))
+            begin = min(found)
+            kept = FileSequence(f for f in self.mapped_files if f.file_from_offset >= begin)
             dropped = self.mapped_files[: len(self.mapped_files) - len(kept)]
-            self.begin_on_disk = min(found)
+            self.begin_on_disk = begin
             self.mapped_files = kept
         for mapped_file in dropped:  # else the device would keep the room of a deleted file
             mapped_file.close_kept()
@@ -739,4 +741,4 @@ class MappedFileQueue:
 
     def _drop(self, mapped_file: MappedFile) -> None:
         with self._lock:
-            self.mapped_files = tuple(f for f in self.mapped_files if f is not mapped_file)
+            self.mapped_files = FileSequence(f for f in self.mapped_files if f is not mapped_file)

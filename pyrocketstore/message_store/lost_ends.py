@@ -9,7 +9,7 @@ after a clean stop, or where a flush has covered them; otherwise they are an unf
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -88,7 +88,7 @@ def gap_text(begin: int, end: int, file_size: int) -> str:
     return f"{end - begin} bytes of the log are missing before this file: {names}"
 
 
-def missing_files(files: Sequence[MappedFile]) -> list[str]:
+def missing_files(files: Iterable[MappedFile]) -> list[str]:
     """Return a text for each range of files that is missing between these files of the log."""
     found = []
     for before, file in pairwise(files):

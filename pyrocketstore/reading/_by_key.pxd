@@ -2,12 +2,13 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pyrocketstore.commit_log._append cimport CommitLogCore
+from pyrocketstore.files._mapped_file cimport FileSequence
 from pyrocketstore.index._file cimport IndexFile
 from pyrocketstore._rocketstore cimport rs_mapped_file
 
 
 cdef class LogTable:
-    cdef tuple files
+    cdef FileSequence files
     cdef rs_mapped_file **table
     cdef Py_ssize_t count
     cdef int64_t file_size

@@ -7,7 +7,7 @@ import numpy.typing as npt
 from pyrocketstore.commit_log._append import CommitLogCore
 from pyrocketstore.commit_log._scan import TopicMinOffsets
 from pyrocketstore.dispatch._dispatcher import Dispatcher
-from pyrocketstore.files._mapped_file import MappedFile
+from pyrocketstore.files._mapped_file import FileSequence
 from pyrocketstore.record._message import MessageExt
 from pyrocketstore.index.index_service import IndexService
 from pyrocketstore.files.mapped_file_queue import MappedFileQueue
@@ -16,7 +16,7 @@ __test__: Final[dict[str, object]]
 
 @final
 class LogTable:
-    def __new__(cls, files: tuple[MappedFile, ...], file_size: int) -> LogTable: ...
+    def __new__(cls, files: FileSequence, file_size: int) -> LogTable: ...
 
 @final
 class KeySearch:

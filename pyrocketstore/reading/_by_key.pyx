@@ -30,7 +30,7 @@ from pyrocketstore.index._entries cimport (
     start_walk,
     walk_chain,
 )
-from pyrocketstore.files._mapped_file cimport MappedFile
+from pyrocketstore.files._mapped_file cimport FileSequence, MappedFile
 from pyrocketstore.record._message cimport MessageExt, message_from_record
 from pyrocketstore.record._record cimport (
     HEADER_BYTES,
@@ -172,19 +172,19 @@ cdef bint is_wanted(
 cdef class LogTable:
     """Pointers to the files of the log, for one state of the file sequence."""
 
-    def __cinit__(self, tuple files not None, int64_t file_size):
+    def __cinit__(self, FileSequence files not None, int64_t file_size):
         cdef Py_ssize_t i
         if file_size < 1:
             raise ValueError(f"file_size {file_size}: must be positive")
         self.files = files
         self.file_size = file_size
-        self.count = PyTuple_GET_SIZE(files)
+        self.count = files.count
         self.read_bytes = READ_BYTES
         self.table = <rs_mapped_file **>calloc(max(self.count, 1), sizeof(rs_mapped_file *))
         if self.table == NULL:
             raise MemoryError
         for i in range(self.count):
-            self.table[i] = &(<MappedFile?>files[i]).file
+            self.table[i] = &files.at(i).file
 
     def __dealloc__(self):
         free(self.table)
@@ -888,7 +888,7 @@ cdef class KeySearch:
         self.index_service = index_service
         self.dispatcher = dispatcher
         self.wait = wait
-        self.log = LogTable((), mapped_file_queue.mapped_file_size)
+        self.log = LogTable(FileSequence(), mapped_file_queue.mapped_file_size)
         self.gaps = None
         self.unreadable = None
         self.min_offsets = None
@@ -906,7 +906,7 @@ cdef class KeySearch:
 
     cdef LogTable log_files(self):
         """Return the log's present files."""
-        cdef tuple files = self.mapped_file_queue.mapped_files
+        cdef FileSequence files = self.mapped_file_queue.mapped_files
         if self.log.files is not files:
             self.log = LogTable(files, self.log.file_size)
         return self.log

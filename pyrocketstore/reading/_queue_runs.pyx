@@ -18,7 +18,9 @@ from pyrocketstore.consume_queue._units cimport (
     UnitWindow,
     is_pre_blank,
 )
-from pyrocketstore.files._mapped_file cimport MappedFile, SelectMappedBufferResult, file_with
+from pyrocketstore.files._mapped_file cimport (
+    FileSequence, MappedFile, SelectMappedBufferResult, file_with,
+)
 from pyrocketstore.record._record cimport largest_record
 
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError, StoreStateError
@@ -166,11 +168,11 @@ cdef class RecordRun:
 
 
 cdef int64_t first_byte(object log) except? -2:
-    cdef tuple files = log.mapped_file_queue.mapped_files
+    cdef FileSequence files = log.mapped_file_queue.mapped_files
     cdef MappedFile first
-    if files:
-        first = <MappedFile?>files[0]
-        if first is not None and first.available:
+    if files is not None and files.count:
+        first = files.at(0)
+        if first.available:
             return first.file.file_from_offset
     return log.get_min_offset()
 
@@ -247,7 +249,7 @@ cdef RecordRun _run(RecordRows rows, MappedFile mapped_file, Py_ssize_t first, P
 cdef list split(RecordRows rows, RangeFields part):
     # The runs; an offset that no log of this length has is a run of its own.
     cdef object log = part.log
-    cdef tuple files = log.mapped_file_queue.mapped_files
+    cdef FileSequence files = log.mapped_file_queue.mapped_files
     cdef int64_t file_size = log.file_size
     cdef int64_t begin, phy_offset
     cdef Py_ssize_t first = 0

@@ -33,7 +33,7 @@ from pyrocketstore.system.env import is_zeros
 
 if TYPE_CHECKING:
     from pyrocketstore.commit_log.log import CommitLog
-    from pyrocketstore.files._mapped_file import MappedFile
+    from pyrocketstore.files._mapped_file import FileSequence, MappedFile
     from pyrocketstore.system.env import Env
 
 __all__ = [
@@ -180,7 +180,7 @@ class CleanStopFile:
     def proven_end(
         self,
         stop: CleanStop,
-        files: tuple[MappedFile, ...],
+        files: FileSequence,
         first: int,
         locked_before_ms: int,
         ends: Callable[[], DerivedEnds],

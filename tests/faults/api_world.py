@@ -269,8 +269,11 @@ class World:
     def make_QueueName(self) -> Any:
         return _record.QueueName("T", 0)
 
+    def make_FileSequence(self) -> Any:
+        return _mapped_file.FileSequence([self.make_MappedFile()])
+
     def make_LogTable(self) -> Any:
-        return _key_search.LogTable((self.make_MappedFile(),), FILE_SIZE)
+        return _key_search.LogTable(self.make_FileSequence(), FILE_SIZE)
 
     def make_KeySearch(self) -> Any:
         files = _Files(self)
@@ -361,7 +364,7 @@ class _OneFile:
     def __init__(self, world: World) -> None:
         self.log = self.queue = self.reader = self.mapped_file_queue = self
         self.core, self.env = world.object_of_log(), world.env
-        self.mapped_files = (world.make_MappedFile(),)
+        self.mapped_files = world.make_FileSequence()
         self.mapped_files[0].wrote = FILE_SIZE
 
     def read(self, file: Any, position: int, size: int) -> bytes:

@@ -13,7 +13,7 @@ from fuzz_records import Bytes, Kernel, same
 from fuzz_tables import FOREVER, KEYS, damage_index, wanted_hits
 from pyrocketstore.commit_log._append import CommitLogCore
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError
-from pyrocketstore.files._mapped_file import MappedFile
+from pyrocketstore.files._mapped_file import FileSequence, MappedFile
 from pyrocketstore.index._entries import key_hash_of
 from pyrocketstore.index._file import IndexFile
 from pyrocketstore.reading._by_key import KeySearch
@@ -129,7 +129,9 @@ class KeyKernel(Kernel):
         if mapped == "both":
             file.open_for_writing()
         self.core.set_end_offset(self.offset_of(len(log)))
-        log_files = SimpleNamespace(mapped_files=tuple(files), mapped_file_size=self.FILE_SIZE)
+        log_files = SimpleNamespace(
+            mapped_files=FileSequence(files), mapped_file_size=self.FILE_SIZE
+        )
         service = SimpleNamespace(_files=(file,), geometry_error=None)
         search = KeySearch(self.core, log_files, service, None, lambda: None)
         return search, [*files, file]

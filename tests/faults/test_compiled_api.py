@@ -25,6 +25,7 @@ import pytest
 import api_calls
 import api_world
 from pyrocketstore.commit_log._append import StoreTimes
+from pyrocketstore.files._mapped_file import FileSequence
 from pyrocketstore.reading._by_key import KeySearch
 from pyrocketstore.system._env import EnvTable
 from support.seed import SEED
@@ -184,13 +185,18 @@ def test_a_table_is_one_of_the_arguments() -> None:
     assert hasattr(EnvTable, "replace")
 
 
-def test_files_that_are_no_tuple_are_refused(tmp_path: Path) -> None:
-    """Compiled code counts the items of a tuple without looking at its type."""
+def test_files_of_another_type_are_refused(tmp_path: Path) -> None:
+    """Compiled code counts the items of a sequence without looking at its type."""
     world = api_world.World(tmp_path, random.Random(1))
     core, none = world.object_of_log(), SimpleNamespace(mapped_files=None, mapped_file_size=4096)
     with pytest.raises(TypeError):
         StoreTimes(core, none)(0, 1)
-    for log_files, index_files in (((), None), (None, ()), ((), [])):
+    for log_files, index_files in (
+        (FileSequence(), None),
+        ((), ()),
+        (None, ()),
+        (FileSequence(), []),
+    ):
         log = SimpleNamespace(mapped_files=log_files, mapped_file_size=4096)
         index = SimpleNamespace(_files=index_files, geometry_error=None)
         with pytest.raises(TypeError):

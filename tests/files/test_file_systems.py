@@ -73,6 +73,25 @@ def test_few_files_are_flushed_one_by_one(env, file_systems, tmp_path) -> None:
     assert [file.flushed for file in files] == [20] * 63
 
 
+def test_files_of_one_directory_are_named_by_one_fsync(env, file_systems, tmp_path) -> None:
+    """The names follow the contents; a file that is being deleted does not count for the others."""
+    files = dirty_files(env, tmp_path, 1)
+    for number in range(1, 40):
+        path = f"{os.path.dirname(files[0].path)}/{number * SIZE:020d}"
+        files.append(MappedFile(env, path, SIZE, create=True, defer_fsync=True))
+        files[-1].append_message(b"x" * 20)
+    files[5].destroy()
+    with watched(env, "fsync_directory") as names:
+        file_systems.flush(unflushed(files))
+    in_directory = [name for name in names if b"q/0" in name[-1]]
+    assert len(in_directory) == 1
+    assert all(file.flushed == 20 for file in files if file is not files[5])
+    with watched(env, "fsync_directory") as names:
+        for file in files:
+            file.flush(0)
+    assert not names
+
+
 def test_many_files_are_flushed_together(env, file_systems, tmp_path) -> None:
     files = dirty_files(env, tmp_path)
     order: list[str] = []

@@ -10,6 +10,7 @@ import os
 import random
 import threading
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError
+from pyrocketstore.files._mapped_file import FileSequence
 from pyrocketstore.files.mapped_file_queue import (
     AllocateMappedFileService,
     MappedFileQueue,
@@ -98,7 +100,7 @@ def test_any_other_length_is_refused_by_name(env, root, size):
     queue = MappedFileQueue(env, root, S)
     with pytest.raises(StoreCorruptionError, match=f"{wrong.name}.*must have {S}.*read-only"):
         queue.load()
-    assert queue.mapped_files == ()
+    assert not queue.mapped_files
     queue = MappedFileQueue(env, root, S, read_only=True)
     assert queue.load()
     found = {file.file_from_offset: file.wrote for file in queue.mapped_files}
@@ -153,7 +155,7 @@ def test_a_file_that_cannot_be_made_can_be_made_later(env, root):
         with failing(env, call, errno.ENOSPC), pytest.raises(StoreIOError):
             queue.get_last_mapped_file(0)
         assert names(root) == []
-        assert queue.mapped_files == ()
+        assert not queue.mapped_files
     assert queue.get_last_mapped_file(0) is not None
 
 
@@ -346,7 +348,7 @@ def test_destroy_and_shutdown(env, root):
     view = queue.mapped_files[1].select_mapped_buffer(0, 5)
     queue.destroy()
     assert not os.path.exists(root)
-    assert (queue.mapped_files, queue.flushed_where, queue.get_min_offset()) == ((), 0, -1)
+    assert (len(queue.mapped_files), queue.flushed_where, queue.get_min_offset()) == (0, 0, -1)
     assert bytes(view.byte_buffer) == b"\2" * 5
     view.release()
     queue.destroy()
@@ -651,3 +653,59 @@ def test_a_file_that_was_left_is_unlocked_and_a_refusal_is_logged_once(
         assert len(refused) <= 1
     assert caplog.text.count("RLIMIT_MEMLOCK") == len(refused)
     assert queue.get_max_offset() == 4 * S + 1
+
+
+def test_a_sequence_does_not_change_while_the_queue_grows(env, root):
+    """Readers take one reference; a longer sequence shares the list of the shorter ones."""
+    queue = MappedFileQueue(env, root, S)
+    seen = [queue.mapped_files]
+    for number in range(6):
+        queue.get_last_mapped_file(0).append_message(b"x" * S)
+        seen.append(queue.mapped_files)
+        if number == 3:
+            queue.delete_files_before(2 * S)
+    offsets = [[file.file_from_offset // S for file in files] for files in seen]
+    assert offsets == [[], [0], [0, 1], [0, 1, 2], [0, 1, 2, 3], [1, 2, 3, 4], [1, 2, 3, 4, 5]]
+    last = seen[-1]
+    assert [len(files) for files in seen] == [len(files) for files in offsets]
+    assert last[-1] is last[4] is next(reversed(last))
+    assert [file.file_from_offset // S for file in last[-3:-1]] == [3, 4]
+    assert list(last[5:]) == list(last[2:1]) == []
+    assert last[0] in seen[2]
+    assert last[-1] not in seen[5]
+    for number in (5, -6):
+        with pytest.raises(IndexError):
+            last[number]
+    with pytest.raises(TypeError):
+        FileSequence([None])
+
+
+def test_two_sequences_that_continue_one(env, root):
+    queue = MappedFileQueue(env, root, S)
+    for _ in range(3):
+        queue.get_last_mapped_file(0).append_message(b"x" * S)
+    first, second, third = queue.mapped_files
+    short = FileSequence([first])
+    assert list(short.with_last(second)) == [first, second]
+    assert list(short.with_last(third)) == [first, third]
+    assert list(short) == [first]
+
+
+def test_the_cost_of_a_file_does_not_grow_with_their_count(env, root):
+    """The list of a sequence is copied only where another sequence has continued it."""
+    queue = MappedFileQueue(env, root, S)
+    queue.get_last_mapped_file(0)
+    (file,) = queue.mapped_files
+    files = FileSequence([file])
+    for _ in range(2000):
+        files = files.with_last(file)
+    assert len(files) == 2001
+    tracemalloc.start()
+    try:
+        kept = [files]
+        for _ in range(100):
+            kept.append(kept[-1].with_last(file))
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert size < 100_000  # 100 copies would take 1.6 MB

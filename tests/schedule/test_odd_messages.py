@@ -18,6 +18,7 @@ from pyrocketstore import MessageExtBrokerInner, PutMessageStatus, Store, StoreF
 from pyrocketstore.commit_log._puts import make_result
 from pyrocketstore.commit_log.log import MAX_DELAY_LEVELS
 from pyrocketstore.consume_queue import retries
+from pyrocketstore.files._mapped_file import FileSequence
 from pyrocketstore.record._message import properties_to_string
 from pyrocketstore.record.message import SCHEDULE_TOPIC
 from pyrocketstore.schedule.service import SLEEP_MAX_MS, ScheduleMessageService
@@ -111,10 +112,10 @@ def test_a_file_of_the_queue_that_is_missing_holds_up_no_message_behind_it(tmp_p
         assert queue is not None
         files = queue.mapped_file_queue
         first, middle, last = files.mapped_files
-        files.mapped_files = (first, last)
+        files.mapped_files = FileSequence([first, last])
         expected = [b"%d" % number for number in (*range(20), *range(40, 60))]
         assert awaited(store, 40) == expected
-        files.mapped_files = (first, middle, last)
+        files.mapped_files = FileSequence([first, middle, last])
 
 
 def test_a_message_with_a_damaged_body_is_left_out(tmp_path: Path) -> None:
