@@ -42,6 +42,7 @@ from pyrocketstore.record._text cimport (
     build_properties,
     end_of_text,
     fill_outgoing_host,
+    joined_keys,
     plain_properties,
     utf8_of,
 )
@@ -259,6 +260,8 @@ cdef int64_t tags_and_keys(object tags, object keys, uint8_t *out, int64_t capac
             if at:
                 out[at] = 2
                 at += 1
+            if keys_turn and type(value) is not str:
+                value = joined_keys(value)
             memcpy(out + at, b"KEYS\x01" if keys_turn else b"TAGS\x01", 5)
             size = copy_plain(value, out + at + 5, capacity - at - 5, 1 if keys_turn else BAR)
             if size < 0 or (not keys_turn and hides_tag(out + at + 5, size)):

@@ -38,6 +38,9 @@ cdef bint is_mapped_v4(const uint8_t *p) noexcept nogil
 cdef const uint8_t *utf8_bytes(str text, int64_t *size, bint *whole, list keep) except NULL
 
 
+# A list or tuple of keys as one str if each is an ordinary one; anything else as it is.
+cdef object joined_keys(object keys)
+
 # The text of TAGS, KEYS, the properties of an exact dict (or None) and UNIQ_KEY (none where
 # `unique_size` is 0), in the order of Java's HashMap: its size. Returns -1 for all that a put
 # refuses or converts, or that has more than `capacity` bytes: named_properties decides about that.

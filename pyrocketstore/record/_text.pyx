@@ -733,6 +733,20 @@ cdef int64_t text_of_pairs(Pair *pairs, int32_t *first, int32_t buckets_max, obj
     return end_of_text(out, write_pairs(pairs, count, first, buckets, out), capacity)
 
 
+cdef object joined_keys(object keys):
+    cdef tuple found
+    if type(keys) is not list and type(keys) is not tuple:
+        return keys
+    try:
+        found = tuple(keys)
+        for key in found:
+            if type(key) is not str or not <str>key or " " in <str>key:
+                return keys
+        return " ".join(found) if found else keys
+    except MemoryError:
+        return keys
+
+
 cdef int64_t plain_properties(object tags, object keys, object properties, const uint8_t *unique,
                               int unique_size, uint8_t *out, int64_t capacity) noexcept:
     cdef Pair[STACK_PAIRS] few
@@ -742,6 +756,8 @@ cdef int64_t plain_properties(object tags, object keys, object properties, const
     cdef Py_ssize_t count = 3
     cdef int32_t buckets = STACK_BUCKETS
     cdef int64_t size
+    if keys is not None and type(keys) is not str:
+        keys = joined_keys(keys)
     if properties is not None:
         if type(properties) is not dict:
             return -1

@@ -7,10 +7,12 @@ import os
 import random
 import re
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import pyrocketstore
 from pyrocketstore import StoreError
 from pyrocketstore.commit_log.put_rules import named_properties, properties_text
 from pyrocketstore.record._message import create_message_id
@@ -20,6 +22,7 @@ from pyrocketstore.record.message import (
     PROPERTY_INNER_MULTI_DISPATCH,
     RESERVED_NAMES,
 )
+from pyrocketstore.store.puts import SlowPuts
 from pyrocketstore.system.env import Env
 from support.seed import SEED
 
@@ -63,6 +66,40 @@ def drawn_map(rng: random.Random) -> dict[str, str] | None:
     names += [word(rng) for _ in range(count - len(names))]
     rng.shuffle(names)
     return {name: word(rng) for name in names}
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_a_list_of_keys(kind: type, tmp_path: Path) -> None:
+    """Ordinary keys are joined without Python; every other list is refused as always."""
+    rng = random.Random(f"{SEED}:keys")
+    with pyrocketstore.open(tmp_path, preset="small") as store:
+        calls = []
+        slow = SlowPuts.put
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SlowPuts, "put", lambda *given: calls.append(given) or slow(*given))
+            store.put("t", b"first")
+            calls.clear()
+            for _ in range(300):
+                keys = kind(word(rng, 0) for _ in range(rng.randint(0, 5)))
+                wanted = careful("t", keys, {"a": "b"}, None)
+                text = plain_text_of("t", keys, {"a": "b"})
+                assert text is None or text == wanted, (SEED, keys)
+            for keys in (["k"], ["k1", "語", "k\t3"], ["x" * 300]):
+                result = store.put("t", b"x", keys=kind(keys))
+                found = store.get(result.phy_offset)
+                assert found is not None
+                assert found.properties["KEYS"] == " ".join(keys)
+                assert plain_text_of(None, kind(keys), None) is not None
+            assert not calls
+            for odd in (["a b"], ["a", ""], ["a\x01"], ["a\x02b"], ["\ud800"], ["a", None], [b"a"]):
+                assert plain_text_of(None, kind(odd), None) is None
+                with pytest.raises(StoreError, match="a key"):
+                    store.put("t", b"x", keys=kind(odd))
+            assert len(calls) == 7
+            for odd, wanted in (([TextSubclass("k"), "m"], "k m"), ([], None)):
+                found = store.get(store.put("t", b"x", keys=kind(odd)).phy_offset)
+                assert found is not None
+                assert found.properties.get("KEYS") == wanted
 
 
 def test_the_text_is_that_of_the_careful_way() -> None:
