@@ -457,9 +457,10 @@ def test_a_new_opening_finds_the_sizes_of_an_empty_store(root: Path) -> None:
 
 
 def test_an_index_without_keys_whose_sizes_nothing_shows(root: Path) -> None:
-    """Its sizes must be passed to `open`."""
+    """Its sizes must be passed to `open`: `sync_point`, which has them, is lost."""
     sizes = {"max_hash_slot_num": 20, "max_index_num": 40}
     with pyrocketstore.open(root, **{**SIZES, **sizes}) as writer:
+        (root / "sync_point").unlink()
         writer.put("t", b"no key")
         writer.wait_dispatched()
         with (
