@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from actors import ActorError, ended, write_conf
+from support.java_driver import QUICK_START
 from support.java_store import HOME, JavaStore
 
 START_TIMEOUT_S = 180
@@ -24,7 +25,7 @@ CLIENT_TIMEOUT_S = 180
 BOOTED, TAKEN = "boot success", "Address already in use"
 LOGBACK_NAMES = ("logback_broker.xml", "logback_namesrv.xml", "logback_tools.xml")
 #: A small sufficient heap, and no files in the user's home directory.
-JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=512m")
+JVM = (*QUICK_START, "-XX:MaxDirectMemorySize=512m")
 
 Line = dict[str, Any]
 
@@ -50,20 +51,32 @@ def _bound(taken: contextlib.ExitStack, port: int) -> int:
 
 
 class Cluster:
-    """One name server, and a broker that can be started and stopped on a store's directory."""
+    """One name server, and a broker that can be started and stopped on a store's directory.
 
-    def __init__(self, java: JavaStore, home: Path) -> None:
+    Parameters
+    ----------
+    name_port : int, of a running name server; None: one is run by `names`
+    """
+
+    def __init__(self, java: JavaStore, home: Path, name_port: int | None = None) -> None:
         self.java = java
         self.home = home
         (home / "conf").mkdir(parents=True)
         for name in LOGBACK_NAMES:
             shutil.copy(HOME / "logback.xml", home / "conf" / name)
-        self._choose_name_port()
+        if name_port is None:
+            self._choose_name_port()
+        else:
+            self.name_port = name_port
         self._choose_ports()
+
+    @property
+    def name_server(self) -> str:
+        """The address of the name server."""
+        return f"127.0.0.1:{self.name_port}"
 
     def _choose_name_port(self) -> None:
         (self.name_port,) = free_ports(1)
-        self.name_server = f"127.0.0.1:{self.name_port}"
 
     def _choose_ports(self) -> None:
         # 4.9.3 listens at listenPort, and at listenPort - 2 for the fast lane.
