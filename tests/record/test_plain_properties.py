@@ -179,7 +179,10 @@ ODD: list[Any] = [
         ("t", tags)
         for tags in ("", "a||b", " a", "a\t", "*", "a\x01", "\ud800", TextSubclass("a"), 5)
     ),
-    *(("k", keys) for keys in ("", "a\x02", "\ud800", TextSubclass("a"), ["a", "b"], 5)),
+    *(
+        ("k", keys)
+        for keys in ("", "a\x02", "\ud800", TextSubclass("a"), ["a b"], [""], [], {"a"}, 5)
+    ),
 ]
 
 
