@@ -17,34 +17,44 @@ from pyrocketstore.files.store_checkpoint import checkpoint_damage
 from support import oracle
 from support.golden_lines import Line, index_hash, java_hash
 
-# The first cells of the rows that explain a difference.
-ZERO_UNIT = "A unit that was never written is not a message"
-EMPTY_FILE = "An empty last file gets no unit of zeros"
-NO_RECORD = "Bytes that are not a record are undecodable, not a message"
-STALE_KEYS = "Index entries behind the end of the log are removed"
-REBUILT = "Queues and index entries that 4.9.3 would leave lost are rebuilt from the log"
-OTHER_PLACE = "A record whose stored physicalOffset differs from its position ends the log"
-NO_LENGTH = "A last file of length zero, and any such file of a queue, is deleted"
-RESTORED = (
-    "A file of units or ext units with a wrong length or name is restored from the log. "
-    "Whole units remain, and `.broken` receives the removed or renamed parts; a read-only "
-    "store restores the file in memory"
-)
-WRONG_LENGTH = (
-    "A log file of a wrong length is an error that says what to do. A read-only store reads "
-    "such a file as far as possible, and the files behind it"
-)
+# The kinds of differences.
+ZERO_UNIT = "a unit that was never written is not a message"
+EMPTY_FILE = "an empty last file gets no unit of zeros"
+NO_RECORD = "bytes that are not a record are undecodable, not a message"
+STALE_KEYS = "index entries behind the end of the log are removed"
+REBUILT = "queues and index entries are rebuilt from the log"
+OTHER_PLACE = "a record whose stored physicalOffset differs from its position ends the log"
+NO_LENGTH = "a file of length zero is deleted"
+RESTORED = "a file of units or ext units with a wrong length or name is restored from the log"
+WRONG_LENGTH = "a log file of a wrong length is an error"
 NO_HIT = "`queryMessage` omits every hit that is not a record"
-CHAINS = "A search follows the chain of a hash slot only to smaller entry numbers"
-LENGTHS = "A length is checked against the remaining bytes before it is used"
-NAMES = "No two index files get one name"
-REPAIRED = "Units that contradict the log are [repaired](#repair-of-units) when a store is opened"
-CHECKPOINT = (
-    "A damaged `checkpoint` counts as missing, and damage before the last file that a queue proves "
-    "does not end the log then"
-)
-ROWS = (ZERO_UNIT, EMPTY_FILE, NO_RECORD, STALE_KEYS, REBUILT, OTHER_PLACE, NO_LENGTH, RESTORED,
-        WRONG_LENGTH, NO_HIT, CHAINS, LENGTHS, NAMES, REPAIRED, CHECKPOINT)  # fmt: skip
+CHAINS = "a search follows the chain of a hash slot only to smaller entry numbers"
+LENGTHS = "a length is checked against the remaining bytes before it is used"
+NAMES = "no two index files get one name"
+REPAIRED = "units that contradict the log are repaired"
+CHECKPOINT = "a damaged `checkpoint` counts as missing"
+_RECORDS = "Damaged records, or missing ranges of the log, where no opening scans it"
+_UNITS = "Damaged, exchanged or copied units"
+#: The first cell of the row that explains each kind.
+ROWS = {
+    ZERO_UNIT: _UNITS,
+    EMPTY_FILE: _UNITS,
+    NO_RECORD: _RECORDS,
+    STALE_KEYS: "The log has lost its end or all its files, or is damaged where an opening scans"
+    " it",
+    REBUILT: "Missing files of queues or of the index, a whole directory, or an index file without"
+    " its header",
+    OTHER_PLACE: _RECORDS,
+    NO_LENGTH: "A power cut",
+    RESTORED: "A file of units or ext units with a wrong length or name",
+    WRONG_LENGTH: "A log file of a wrong length or name, or a length that nothing proves",
+    NO_HIT: _RECORDS,
+    CHAINS: "Damaged, cut, exchanged, renamed or foreign index files",
+    LENGTHS: _RECORDS,
+    NAMES: "A wall clock that goes back or forward",
+    REPAIRED: _UNITS,
+    CHECKPOINT: "A damaged or old `checkpoint`, `sync_point`, `clean_stop` or `lost_messages`",
+}
 
 
 class Answer:
@@ -85,7 +95,7 @@ class Answer:
 def refused(
     java: Answer | ActorError | None, ours: Answer | StoreError, root: Path, *, loops: bool = False
 ) -> set[str]:
-    """Return the row that explains a refusal by one side or by both.
+    """Return the kind of a refusal by one side or by both.
 
     `loops`: a query of 4.9.3 followed a chain of its index that has no end.
     """
@@ -122,7 +132,7 @@ def is_mismatched(path: Path) -> bool:
 
 
 def differences(java: Answer, ours: Answer, log: Log, index: Index) -> set[str]:
-    """Return the rows that explain the differences.
+    """Return the kinds of the differences.
 
     Raises AssertionError for any other difference: our answer lacks data of 4.9.3, or has data that
     the damaged files do not contain.
@@ -370,6 +380,6 @@ def _compare_query(want: Line, have: Line, ours: Answer, log: Log) -> set[str]:
 
 
 def counted(found: dict[str, int], rows: Iterable[str]) -> None:
-    """Count the occurrences of each row."""
+    """Count the occurrences of each kind of difference."""
     for row in rows:
         found[row] = found.get(row, 0) + 1
