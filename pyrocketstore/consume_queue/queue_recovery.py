@@ -18,6 +18,7 @@ from pyrocketstore.display import logger
 __all__ = [
     "begin_again",
     "cover_at_most",
+    "end_before",
     "erase_torn_end",
     "give_back_units",
     "give_up_torn_end",
@@ -126,9 +127,30 @@ def give_up_torn_end(queue: ConsumeQueue, phy_offset: int) -> None:
         queue.torn_end = position
 
 
+def end_before(queue: ConsumeQueue, queue_offset: int) -> None:
+    """End a queue before a unit that contradicts the log, which gives it and those behind it again.
+    Nothing is written. Raises StoreIOError."""
+    position = queue_offset * CQ_STORE_UNIT_SIZE
+    count = queue.core.unit_count - queue_offset
+    LOG.warning(
+        "%s/%d: a unit did not name its record: the last %d are derived from the log again",
+        queue.topic,
+        queue.queue_id,
+        count,
+    )
+    keep_units(queue, position)
+    queue.cut_to(position, drop_empty=False)
+    queue.set_end(queue.reader.last_phy_offset())
+    queue.truncate_ext()
+    queue.torn_end = position
+    queue.tail_is_clean = False
+
+
 def erase_torn_end(queue: ConsumeQueue) -> None:
-    """Zero the unit that `give_up_torn_end` dropped and the log did not give again; else it comes
-    back once the log has grown over the physical offset that it names. Raises StoreIOError."""
+    """Zero the units that were dropped from the end of a queue and that the log did not give again;
+    else they come back once the log has grown over the physical offsets that they name.
+
+    Raises StoreIOError."""
     files = queue.mapped_file_queue.mapped_files
     is_end = queue.torn_end == queue.mapped_file_queue.get_max_offset()
     if files and is_end and files[-1].mode != "read":

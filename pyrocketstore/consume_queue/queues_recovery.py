@@ -15,6 +15,7 @@ from pyrocketstore.commit_log.parallel_scan import records_between
 from pyrocketstore.consume_queue.queue_recovery import (
     begin_again,
     cover_at_most,
+    end_before,
     erase_torn_end,
     give_back_units,
     give_up_torn_end,
@@ -24,14 +25,11 @@ from pyrocketstore.consume_queue.unit_check import (
     Log,
     QueueEnd,
     Repairs,
-    Unit,
     UnitCheck,
     look_at_end,
     names_record,
-    repair_units,
-    units_without_record,
 )
-from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE, PRE_BLANK
+from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE
 from pyrocketstore.display import logger
 from pyrocketstore.record._record import HEADER_SIZE, RecordHeader
 
@@ -65,7 +63,7 @@ class QueuesCheck:
 
     Attributes
     ----------
-    repairs : corrections of units that contradict the log
+    repairs : units that contradict the log, and those behind them: the log gives them again
     covered : {(topic, queue id): bytes of the log that the queue covers, -1: none} of queues whose
         last unit is wrong
     are_cut : bool, units of some queue name bytes after the log's end
@@ -164,12 +162,12 @@ class QueuesCheck:
         """Compare the last unit of each queue with the log.
 
         When a last unit names no record of its queue, the log is read from the last unit that does,
-        so that every later unit is compared. Units without a record that name bytes of the log
-        become pre-blank units, and keep their queue offsets; the queue is cut before the first one
-        that names bytes after the log. Raises StoreIOError.
+        so that every later unit is compared. A queue ends before the first unit that contradicts
+        the log, or that names bytes after it. Raises StoreIOError.
         """
         log, seen = Log.up_to(self._log, end.phy_offset, clean=clean), end.seen
-        self.repairs = self._check.finish(log)
+        with_tags = not self._table.changes.read_only
+        self.repairs = self._check.finish(log, with_tags=with_tags)
         ends = self._doubtful_ends(log, scan_from)
         doubts = [max(log.begin, each.covered) for each in ends.values() if each.in_doubt]
         start = min(doubts, default=scan_from)
@@ -179,38 +177,27 @@ class QueuesCheck:
                 seen.add(chunk.queues)
                 self.add(chunk)
             seen.add(end.seen)
-            later, self.repairs = self.repairs, self._check.finish(log)
-            for key, units in later.items():
-                self.repairs.setdefault(key, {}).update(units)
+            self.repairs |= self._check.finish(log, with_tags=with_tags)
             ends = self._doubtful_ends(log, start)
         self._found = self._selected(self._check.with_further(seen))
-        if min(start, scan_from) <= log.begin:
-            self._blank_units_without_record(log)
-        for key, queue_end in ends.items():
-            self._take_end(key, queue_end)
+        for key, queue in self._queues.items():
+            self._take_end(key, queue, ends.get(key))
         self.are_cut |= self.named_to > log.end
 
-    def _blank_units_without_record(self, log: Log) -> None:
-        """Have units blanked that contradict a log that was read from its first file on."""
-        for key, (first_offset, first_phy_offset, _, _) in self._found.items():
-            queue, known = self._queues.get(key), self.repairs.get(key, {})
-            if queue is None or not (known or not self._check.confirms_all(key, queue)):
-                continue
-            wrong = units_without_record(log, queue, first_offset, first_phy_offset, known)
-            if wrong:
-                self.repairs[key] = dict.fromkeys(wrong, PRE_BLANK) | known
-
-    def _take_end(self, key: Key, end: QueueEnd) -> None:
-        queue = self._queues[key]
+    def _take_end(self, key: Key, queue: ConsumeQueue, end: QueueEnd | None) -> None:
         # Without multi-dispatch the records of light queues are not searched.
-        if end.doubtful and (self._multi or not queue.is_lmq):
-            lost = dict.fromkeys(end.doubtful, PRE_BLANK)
-            self.repairs[key] = lost | self.repairs.get(key, {})
-        self.covered[key] = end.covered
-        if end.is_cut:
-            self.are_cut = True
-        else:
+        searched = self._multi or not queue.is_lmq
+        if end is not None and end.doubtful >= 0 and searched:
+            self.repairs[key] = range(end.doubtful, queue.core.unit_count)
+        wrong = self.repairs.get(key)
+        if wrong is not None:
+            self._table.before_cut()
+            end_before(queue, wrong.start)
+        elif end is not None and not end.is_cut:
             queue.core.reset(queue.get_max_offset_in_queue(), end.covered)
+        if end is not None:
+            self.are_cut |= end.is_cut
+            self.covered[key] = end.covered
 
     def _doubtful_ends(self, log: Log, scanned_from: int) -> dict[Key, QueueEnd]:
         """Return the queues that do not end with a unit that names its record."""
@@ -221,22 +208,22 @@ class QueuesCheck:
                 continue
             if self._check.confirmed_end(key) == covered <= log.end and key not in self.repairs:
                 continue  # the scan has found the record of the last unit
-            end = look_at_end(log, key, queue, self.repairs.get(key, {}), scanned_from)
-            if end.doubtful or end.is_cut or end.covered != covered:
+            end = look_at_end(log, key, queue, self.repairs.get(key), scanned_from)
+            if end.doubtful >= 0 or end.is_cut or end.covered != covered:
                 found[key] = end
         return found
 
     def is_damaged(self, key: Key) -> bool:
-        """Return whether the last unit of a queue is damaged, or may be: recovery repairs it, or
-        does not search for the record of a light queue."""
+        """Return whether the last unit of a queue is damaged, or may be: it contradicts the log, or
+        the record of a light queue is not searched for."""
         queue = self._queues.get(key)
         if queue is None or (queue.is_lmq and not self._multi):
             return True
-        last = queue.core.unit_count - 1
-        unit, next_file = queue.reader.unit(last), self._log.roll_next_file
-        if unit is not None and not 0 < unit[1] <= next_file(unit[0]) - unit[0]:
-            return True  # no record is in two files: the bytes are not a unit, as in a text file
-        return last in self.repairs.get(key, {})
+        if key in self.repairs:
+            return True
+        unit, next_file = queue.reader.unit(queue.core.unit_count - 1), self._log.roll_next_file
+        # No record is in two files: otherwise the bytes are not a unit, as in a text file.
+        return unit is not None and not 0 < unit[1] <= next_file(unit[0]) - unit[0]
 
     def give_up_torn_ends(self, phy_offset: int) -> None:
         """Drop last units that a power cut may have torn, of messages from `phy_offset` on."""
@@ -263,9 +250,8 @@ class QueuesCheck:
             return True  # nothing has expired
         if seen is None or first <= max(0, seen.first_offset):
             return False
-        # No checksum covers a record's queueOffset: a unit that names the record outweighs it. A
-        # unit that is repaired proves nothing.
-        return not queue.reader.names(seen.first_phy_offset, self.repairs.get(key, {}))
+        # No checksum covers a record's queueOffset: a unit that names the record outweighs it.
+        return not queue.reader.names(seen.first_phy_offset)
 
     def replay_starts(
         self, log_end: int, unsynced: Mapping[Key, tuple[int, int, int, int]]
@@ -310,15 +296,6 @@ class QueuesCut:
 
     def __init__(self, table: ConsumeQueueTable, log_end: int, *, clean: bool) -> None:
         self._table, self._log, self._end, self._clean = table, table.commit_log, log_end, clean
-
-    def repair(self, repairs: Mapping[Key, Mapping[int, Unit]]) -> None:
-        """Correct the units that contradict the log."""
-        for queue in self._table.all():
-            units = repairs.get((queue.topic, queue.queue_id))
-            if units:
-                repair_units(queue, units)
-                covered = queue.reader.last_phy_offset()
-                queue.core.reset(queue.get_max_offset_in_queue(), covered)
 
     def cut(self) -> None:
         """Drop the units that name bytes after the log's end."""

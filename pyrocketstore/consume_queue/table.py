@@ -164,13 +164,13 @@ class ConsumeQueueTable:
         for queue in self._unrecovered:
             check_abandoned()
             low = max(lowest, queue.removed_before)
-            lost = restore_queue(queue, low, self._before_cut, broken_path, self.mismatched)
-            lost = close_gaps(queue, low, self._before_cut) or lost
-            recover_queue(queue, phy_offset, self._before_cut)
+            lost = restore_queue(queue, low, self.before_cut, broken_path, self.mismatched)
+            lost = close_gaps(queue, low, self.before_cut) or lost
+            recover_queue(queue, phy_offset, self.before_cut)
             queue.cut_short |= lost
         self._unrecovered = []
 
-    def _before_cut(self) -> None:
+    def before_cut(self) -> None:
         """Have this recovery, or the one after it, put the units again that are cut off."""
         if self.checkpoint is not None:
             self.changes.add(self.checkpoint.uncover_log)

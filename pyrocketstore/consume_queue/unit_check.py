@@ -2,14 +2,14 @@
 
 A unit has no checksum, and one wrong bit can do much damage: the last unit of a queue decides which
 records the queue has. Recovery therefore compares each record that it scans with its unit, and the
-last unit of each queue with the record that it names.
+last unit of each queue with the record that it names. From the first unit on that contradicts the
+log, a queue is derived from the log again.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import errno
-import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,7 +24,6 @@ from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE, NO_LIMIT, PRE_
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreIOError
 from pyrocketstore.record._record import (
-    HEADER_SIZE,
     RecordHeader,
     check_message,
     topic_and_properties,
@@ -50,22 +49,19 @@ __all__ = [
     "Log",
     "QueueEnd",
     "Repairs",
-    "Unit",
     "UnitCheck",
     "further_units",
     "look_at_end",
     "names_record",
-    "repair_units",
     "stated_offsets",
-    "units_without_record",
 ]
 
 LOG = logger(__name__)
 
 Unit = tuple[int, int, int]
 Key = tuple[str, int]
-#: {(topic, queue id): {queue offset: the unit that the log requires}}
-Repairs = dict[Key, dict[int, Unit]]
+#: {(topic, queue id): queue offsets from the first unit on that contradicts the log}
+Repairs = dict[Key, range]
 
 #: Records that are compared at a time, so that a queue is read once for many of its records.
 BATCH_MAX = 1 << 20
@@ -80,9 +76,6 @@ FEW_QUEUES_ROWS = 256
 FEW_QUEUES = 32
 #: Units without a record that are read with those of a queue's records.
 SPARE_UNITS = 16
-_UNIT = struct.Struct(">qiq")
-#: Of four fields of a damaged record at least this many must agree with a unit to prove it.
-AGREEING_MIN = 3
 
 
 class _Batch(NamedTuple):
@@ -199,18 +192,16 @@ class UnitCheck:
         self._keys: list[Key] = []
         self._chunks: list[LogChunk] = []
         self._count = 0
-        #: of the gathered chunks: queues whose units may contradict records, and by chunk how many
-        #: units agree with its records, and one past the record of the last unit or -1
+        #: of the gathered chunks: queues whose units may contradict records, and by chunk the
+        #: others, with one past the record of the last unit or -1
         self._doubtful: set[Key] = set()
-        self._agreed: list[list[tuple[Key, int, int]]] = []
+        self._agreed: list[list[tuple[Key, int]]] = []
         self._multi_rows: list[tuple[int, int, int | None]] = []
         self._further: dict[Key, _Seen] = {}
         self._suspects: list[_Suspect] = []
-        #: of queues whose units agree with the added records: how many were compared, and one past
-        #: the record of the last unit, bytes of the log; -1: that unit was not among them
-        self._confirmed: dict[Key, tuple[int, int]] = {}
-        #: how many units agree with records that name their queue as a further one
-        self._further_confirmed: dict[Key, int] = {}
+        #: of queues whose units agree with the added records: one past the record of the last
+        #: unit, bytes of the log; -1: that unit was not among them
+        self._confirmed: dict[Key, int] = {}
         #: queues that were not compared, and where the record of their last unit ends
         self._trusted: dict[Key, int] = {}
 
@@ -257,7 +248,7 @@ class UnitCheck:
             if units[i] is None:
                 continue
             if agreeing == ranges[i][2]:
-                self._agreed[-1].append((keys[i], agreeing, -1 if ends[i] < 0 else end))
+                self._agreed[-1].append((keys[i], -1 if ends[i] < 0 else end))
             else:
                 self._doubtful.add(keys[i])
 
@@ -305,26 +296,25 @@ class UnitCheck:
             if len(found):
                 yield rows.take(found)
 
-    def _confirm_all(self, agreed: Iterable[tuple[Key, int, int]]) -> None:
-        for key, count, end in agreed:
+    def _confirm_all(self, agreed: Iterable[tuple[Key, int]]) -> None:
+        for key, end in agreed:
             if key not in self._doubtful:
-                self._confirm(key, count, end)
+                self._confirm(key, end)
 
-    def _confirm(self, key: Key, count: int, end: int) -> None:
-        before = self._confirmed.get(key, (0, -1))
-        self._confirmed[key] = before[0] + count, max(before[1], end)
+    def _confirm(self, key: Key, end: int) -> None:
+        self._confirmed[key] = max(self._confirmed.get(key, -1), end)
 
     def _compare_many(self, batch: _Batch) -> None:
         """Compare records, sorted by queue, with the units: of most queues at once, of the others
         one by one."""
         groups = _Groups(batch, [self._queues.get(key) for key in self._keys])
-        agrees, count, end = groups.compare()
+        agrees, end = groups.compare()
         for i, number in enumerate(groups.number.tolist()):
             key, queue = self._keys[number], groups.queues[i]
             if queue is None:
                 continue
             if agrees[i]:
-                self._confirm(key, count[i], end[i])
+                self._confirm(key, end[i])
             else:
                 self._compare_queue(key, queue, batch.take(groups.rows(i)))
 
@@ -333,9 +323,9 @@ class UnitCheck:
         has_ext = queue.ext is not None or _has_ext_files(queue)
         follows = np.diff(rows.queue_offset) == 1
         if follows.all():
-            agreeing, end = _agreeing(queue, rows, first, has_ext=has_ext)
-            if agreeing >= 0:
-                self._confirm(key, agreeing, end)
+            end = _agreeing(queue, rows, first, has_ext=has_ext)
+            if end is not None:
+                self._confirm(key, end)
                 return
         inside = (rows.queue_offset >= first) & (rows.queue_offset < queue.core.unit_count)
         # Not by numpy.unique, which imports a module at its first call.
@@ -364,62 +354,40 @@ class UnitCheck:
         """Count a queue whose last unit names the record that ends at `covered` as confirmed."""
         self._trusted[key] = covered
 
-    def confirms_all(self, key: Key, queue: ConsumeQueue) -> bool:
-        """Return whether each unit of a queue names a record that was added."""
-        if key in self._trusted:
-            return True
-        first = max(0, queue.mapped_file_queue.get_min_offset()) // CQ_STORE_UNIT_SIZE
-        count = queue.core.unit_count - first
-        own = self._confirmed.get(key, (-1, -1))[0]
-        # Not the sum: a damaged record may name its own queue as a further one.
-        return own == count or (own <= 0 and self._further_confirmed.get(key) == count)
-
     def confirmed_end(self, key: Key) -> int:
         """Return one past the record that the last unit of a queue names, bytes of the log; -1
         where no added record confirms that unit."""
-        return max(self._confirmed.get(key, (0, -1))[1], self._trusted.get(key, -1))
+        return max(self._confirmed.get(key, -1), self._trusted.get(key, -1))
 
     # ---- verdicts --------------------------------------------------------------------------------
 
-    def finish(self, log: Log) -> Repairs:
-        """Return the correct units in place of those that contradict the added records.
+    def finish(self, log: Log, *, with_tags: bool = True) -> Repairs:
+        """Return from which queue offset on units contradict the added records.
 
         A unit that names another record of its queue and queue offset is left alone: a topic that
         was deleted and created again has two records for each offset, and the queue names the newer
-        one. Of two records for one damaged unit the later one counts, and a removed message counts
-        as no record.
+        one. A removed message counts as no record.
 
         A unit that names bytes before the log is older than any record of the log. It is left alone
-        only when the record's queue offset, which no checksum covers, is the wrong value.
+        unless the next or previous record of the queue confirms the record's queue offset, which no
+        checksum covers. `with_tags`: a tags code alone contradicts a record, too.
         """
         self._compare()
         self._compare_multi(log)
-        repairs: Repairs = {}
-        elsewhere = self._named_elsewhere(log)
+        first: dict[Key, int] = {}
         for key, queue_offset, unit, says, in_row in self._suspects:
             if unit[0] < log.min_offsets.of(key[0]):
                 is_right = False  # a 4.9.3 broker has put a removed message again
+            elif unit[:2] == says[:2]:
+                is_right = not with_tags
             elif _is_expired(log, unit) and says[0] >= log.begin:
-                is_right = not in_row and (key, says[0]) in elsewhere
+                is_right = not in_row
             else:
-                is_right = unit[:2] != says[:2] and names_record(log, key, queue_offset, unit)
+                is_right = names_record(log, key, queue_offset, unit)
             if not is_right:
-                repairs.setdefault(key, {})[queue_offset] = says
+                first[key] = min(queue_offset, first.get(key, queue_offset))
         self._suspects = []
-        return repairs
-
-    def _named_elsewhere(self, log: Log) -> set[tuple[Key, int]]:
-        """Return queue and physical offset of records whose neighbours do not confirm their queue
-        offset, and which another unit of the queue names."""
-        wanted: dict[Key, set[int]] = {}
-        for key, _, unit, says, in_row in self._suspects:
-            if not in_row and _is_expired(log, unit):
-                wanted.setdefault(key, set()).add(says[0])
-        return {
-            (key, phy_offset)
-            for key, phy_offsets in wanted.items()
-            for phy_offset in _named(self._queues[key], np.array(sorted(phy_offsets), np.int64))
-        }
+        return {key: range(at, self._queues[key].core.unit_count) for key, at in first.items()}
 
     def _compare_multi(self, log: Log) -> None:
         last: dict[Key, tuple[int, int]] = {}  # queue offset, and which suspect it is, or -1
@@ -437,11 +405,7 @@ class UnitCheck:
                     continue
                 says = phy_offset, size, tags_code
                 if unit == says:
-                    count, end = self._confirmed.get(key, (0, -1))
-                    self._confirmed[key] = count, max(end, phy_offset + size)
-                    if queue_offset > before:  # a damaged record may name a unit twice
-                        count = self._further_confirmed.get(key, 0)
-                        self._further_confirmed[key] = count + 1
+                    self._confirm(key, phy_offset + size)
                 else:
                     last[key] = queue_offset, len(self._suspects)
                     self._suspects.append(_Suspect(key, queue_offset, unit, says, follows))
@@ -462,12 +426,12 @@ class UnitCheck:
         return found
 
 
-def _agreeing(queue: ConsumeQueue, rows: _Batch, first: int, *, has_ext: bool) -> tuple[int, int]:
+def _agreeing(queue: ConsumeQueue, rows: _Batch, first: int, *, has_ext: bool) -> int | None:
     """Compare records with consecutive queue offsets with their units from queue offset `first` on:
     the usual case, without a sort.
 
-    Returns how many units agree, and one past the record of the queue's last unit, bytes of the
-    log, or -1; (-1, -1) if a unit does not agree or cannot be read.
+    Returns one past the record of the queue's last unit, bytes of the log, or -1; None if a unit
+    does not agree or cannot be read.
     """
     begin = int(rows.queue_offset[0])
     start = max(begin, first)
@@ -475,9 +439,9 @@ def _agreeing(queue: ConsumeQueue, rows: _Batch, first: int, *, has_ext: bool) -
     units = queue.reader.columns(start, stop - start)
     part = rows.take(slice(start - begin, stop - begin))
     if len(units.phy_offset) < stop - start or not part.agree_with(units, has_ext=has_ext).all():
-        return -1, -1
+        return None
     is_last = start < stop == queue.core.unit_count
-    return stop - start, int(part.phy_offset[-1] + part.size[-1]) if is_last else -1
+    return int(part.phy_offset[-1] + part.size[-1]) if is_last else -1
 
 
 def _begins(number: NDArray[np.int32]) -> NDArray[np.intp]:
@@ -504,11 +468,11 @@ class _Groups:
         """Return the rows of the batch of a group."""
         return np.arange(int(self.begin[i]), int(self.end[i]), dtype=np.intp)
 
-    def compare(self) -> tuple[list[bool], list[int], list[int]]:
+    def compare(self) -> tuple[list[bool], list[int]]:
         """Compare the records with the units of queues that have one file and few other units.
 
-        Returns for each group whether all its records with a unit agree with it, how many these
-        are, and one past the last unit's record, bytes of the log; -1 if that is not one of them.
+        Returns for each group whether all its records with a unit agree with it, and one past the
+        last unit's record, bytes of the log; -1 if that is not one of them.
         False also for a queue that was not compared.
         """
         files = [_only_file(queue) for queue in self.queues]
@@ -527,8 +491,7 @@ class _Groups:
         is_last = inside & same & (offset == stop[self._of_row] - 1)
         end = np.maximum.reduceat(np.where(is_last, phy_end, -1), self.begin)
         agrees = is_read & np.logical_and.reduceat(same | ~inside, self.begin)
-        counts = np.add.reduceat((inside & same).astype(np.int64), self.begin)
-        return agrees.tolist(), counts.tolist(), end.tolist()
+        return agrees.tolist(), end.tolist()
 
     def _same(
         self,
@@ -575,16 +538,6 @@ def _is_expired(log: Log, unit: Unit) -> bool:
     """Return whether a unit names a message before the log's first file."""
     phy_offset, size, _ = unit
     return 0 <= phy_offset <= log.begin - size and size > 0
-
-
-def _named(queue: ConsumeQueue, phy_offsets: NDArray[np.int64]) -> list[int]:
-    """Return the physical offsets that units of a queue name."""
-    start = max(0, queue.mapped_file_queue.get_min_offset()) // CQ_STORE_UNIT_SIZE
-    found: list[int] = []
-    while len(units := queue.reader.columns(start, BATCH_MAX).phy_offset):
-        found += phy_offsets[np.isin(phy_offsets, units)].tolist()
-        start += len(units)
-    return found
 
 
 def _runs(offsets: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
@@ -679,8 +632,8 @@ def stated_offsets(data: bytes, key: Key, phy_offset: int) -> list[int]:
 def names_record(log: Log, key: Key, queue_offset: int, unit: Unit) -> bool:
     """Return whether a unit names the record of its queue and queue offset.
 
-    For a record before the log only the physical offset is checked. A unit that names a damaged
-    record counts as correct if the first fields of the record agree with it.
+    For a record before the log only the physical offset is checked. A damaged record does not
+    count: see `Log.lost`.
     """
     phy_offset, size, _ = unit
     if phy_offset < 0 or size <= 0 or unit == PRE_BLANK:
@@ -697,21 +650,8 @@ def names_record(log: Log, key: Key, queue_offset: int, unit: Unit) -> bool:
 
 def _names_record(log: Log, key: Key, queue_offset: int, phy_offset: int, size: int) -> bool:
     record = _Record(log.read(phy_offset, size))
-    header = record.header
-    if header.total_size == size and record.is_whole(phy_offset):
-        return record.is_of(key, queue_offset)
-    if not header.is_whole:  # the part of it that is in the file
-        header = RecordHeader(log.read(phy_offset, HEADER_SIZE))
-    whole = _Record(log.read(phy_offset, header.total_size))
-    if whole.is_whole(phy_offset):
-        return False  # a record of another size
-    agreeing = (
-        (header.total_size == size)
-        + (header.phy_offset == phy_offset)
-        + (header.queue_offset == queue_offset)
-        + (header.queue_id == key[1])
-    )
-    return header.is_whole and agreeing >= AGREEING_MIN
+    is_whole = record.header.total_size == size and record.is_whole(phy_offset)
+    return is_whole and record.is_of(key, queue_offset)
 
 
 # ---- the end of a queue --------------------------------------------------------------------------
@@ -724,28 +664,29 @@ class QueueEnd:
     Parameters
     ----------
     covered : int, one past the last record that a unit correctly names, bytes of the log; -1: none
-    doubtful : {queue offset: unit}, later units that name no record of the queue
+    doubtful : int, queue offset of the first later unit that names no record of the queue; -1: none
     is_cut : bool, later units name bytes after the log's end
     in_doubt : bool, the log must be read from `covered` on: it may have the records of such units
     """
 
     covered: int = -1
-    doubtful: dict[int, Unit] = dataclasses.field(default_factory=dict)
+    doubtful: int = -1
     is_cut: bool = False
     in_doubt: bool = False
 
 
 def look_at_end(
-    log: Log, key: Key, queue: ConsumeQueue, repairs: Mapping[int, Unit], scanned_from: int
+    log: Log, key: Key, queue: ConsumeQueue, wrong: range | None, scanned_from: int
 ) -> QueueEnd:
-    """Search from a queue's end for the last unit that names its record, or will after the repair.
+    """Search from a queue's end, or from the first of its units that are `wrong`, for the last unit
+    that names its record.
 
     A unit that names bytes after the log's end is damaged, or the log has lost its record. Reading
     the log decides: it has the record of a damaged unit. A unit that names a record which the log
     has lost before its end counts as correct, so that readers report the message.
     """
     found = QueueEnd()
-    end = queue.core.unit_count
+    end = queue.core.unit_count if wrong is None else wrong.start
     first = max(0, queue.mapped_file_queue.get_min_offset()) // CQ_STORE_UNIT_SIZE
     step = 1  # the common case: the last unit
     while end > first:
@@ -754,16 +695,12 @@ def look_at_end(
         i = len(units.phy_offset) - 1
         while i >= 0:
             unit = _unit((units.phy_offset[i], units.size[i], units.tags_code[i]))
-            known = repairs.get(start + i)
             is_behind = unit[0] >= log.end
-            is_right = known is not None
-            if not (is_right or is_behind):
-                is_right = names_record(log, key, start + i, unit)
-                if not (is_right or repairs or found.doubtful):
-                    is_right = _is_only_unit_of_record(log, queue, start + i, unit, scanned_from)
+            is_right = not is_behind and names_record(log, key, start + i, unit)
+            if not (is_right or is_behind or wrong is not None or found.doubtful >= 0):
+                is_right = _is_only_unit_of_record(log, queue, start + i, unit, scanned_from)
             if is_right:
-                phy_offset, size, _ = unit if known is None else known
-                found.covered = phy_offset + size
+                found.covered = unit[0] + unit[1]
                 return found
             lost = None if is_behind or unit == PRE_BLANK else log.lost.range_of(*unit[:2])
             if lost is not None:
@@ -773,7 +710,7 @@ def look_at_end(
                 found.is_cut = True
                 found.in_doubt |= unit[0] >= log.torn_end
             elif unit != PRE_BLANK:
-                found.doubtful[start + i] = unit
+                found.doubtful = start + i
                 found.in_doubt = True
             i -= 1
         end = start
@@ -821,86 +758,3 @@ def _last_outside(units: QueueUnits, stop: int, begin: int, end: int) -> int:
     log; -1 without one."""
     outside = np.flatnonzero(~units.take(slice(stop)).is_inside(begin, end))
     return int(outside[-1]) if len(outside) else -1
-
-
-def units_without_record(
-    log: Log, queue: ConsumeQueue, first: int, phy_offset: int, repairs: Mapping[int, Unit]
-) -> list[int]:
-    """Return the queue offsets whose units contradict a completely scanned log, as in a queue file
-    that has replaced another one.
-
-    If the first log files are gone, or messages were removed from the queue, messages before the
-    queue's first record have expired: their units must not name a record of the log. (In a log that
-    begins at 0 they were damaged: their units stay, and readers report them.) From that record on
-    each unit must name one.
-
-    Parameters
-    ----------
-    first, phy_offset : queue offset and physical offset of the queue's first record in the log. The
-        result is [] when the unit at `first` names another record, because no checksum covers the
-        queue offset of a record
-    repairs : units that are rewritten, and skipped here
-
-    Raises StoreIOError.
-    """
-    found: list[int] = []
-    key = queue.topic, queue.queue_id
-    named = repairs.get(first) or queue.reader.unit(first)
-    if named is None or named[0] != phy_offset:
-        return found
-    start = max(0, queue.mapped_file_queue.get_min_offset()) // CQ_STORE_UNIT_SIZE
-    while len((units := queue.reader.columns(start, BATCH_MAX)).size):
-        named_at, empty = units.phy_offset, units.size <= 0
-        low = max(log.begin, queue.removed_before)
-        expired = (named_at >= 0) & (named_at < low) & ~empty
-        is_before = np.arange(start, start + len(named_at)) < first
-        is_wrong = ~expired & (named_at < log.end) & (log.begin > 0)
-        odd = np.where(is_before, is_wrong, expired | empty)
-        for i in np.flatnonzero(odd & ~units.is_pre_blank()).tolist():
-            if start + i in repairs:
-                continue
-            unit = _unit((named_at[i], units.size[i], units.tags_code[i]))
-            is_known = bool(is_before[i]) and (
-                names_record(log, key, start + i, unit) or log.lost.range_of(*unit[:2]) is not None
-            )
-            if not is_known:
-                found.append(start + i)
-        start += len(named_at)
-    return found
-
-
-# ---- repair --------------------------------------------------------------------------------------
-
-
-def repair_units(queue: ConsumeQueue, units: Mapping[int, Unit]) -> None:
-    """Overwrite the units at the given queue offsets; in a read-only store in memory.
-
-    A read-only store keeps a unit that names the right record with another tags code, as 4.9.3
-    does: properties that a power cut tore have lost their tags.
-
-    Raises StoreIOError. Durability: none before the next flush, which writes these files again.
-    Differs: 4.9.3 keeps a wrong unit.
-    """
-    files, count = queue.mapped_file_queue, 0
-    for queue_offset, unit in sorted(units.items()):
-        position = queue_offset * CQ_STORE_UNIT_SIZE
-        file = files.find_mapped_file_by_offset(position, False)
-        if queue_offset >= queue.core.unit_count or file is None:
-            continue
-        found = queue.reader.unit(queue_offset) if queue.read_only else None
-        if found is not None and found[:2] == unit[:2]:
-            continue
-        position -= file.file_from_offset
-        queue.changes.overwrite(queue.env, file, position, _UNIT.pack(*unit))
-        file.mark_unflushed()
-        files.flushed_where = min(files.flushed_where, file.file_from_offset)
-        queue.core.dirty = True
-        count += 1
-    if count:
-        LOG.warning(
-            "%s/%d: %d units did not name their records and were repaired%s",
-            queue.topic,
-            queue.queue_id,
-            count,
-            queue.changes.where,
-        )

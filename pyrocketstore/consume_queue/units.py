@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy
@@ -326,14 +326,12 @@ class UnitReader:
             is_known = is_known or bool(known.any())
         return is_known or 0 <= self.last_phy_offset_in(mapped_file) < min_phy_offset
 
-    def names(self, phy_offset: int, wrong: Container[int] = ()) -> bool:
-        """Return whether any unit, but those at the queue offsets `wrong`, names the message at
-        that byte of the log."""
+    def names(self, phy_offset: int) -> bool:
+        """Return whether any unit names the message at that byte of the log."""
         start = self.mapped_file_queue.get_min_offset() // CQ_STORE_UNIT_SIZE
         while True:
             units = self.columns(start, _LAST_READ_SIZE // CQ_STORE_UNIT_SIZE)
-            found = numpy.flatnonzero(units.phy_offset == phy_offset).tolist()
-            if any(start + i not in wrong for i in found):
+            if (units.phy_offset == phy_offset).any():
                 return True
             if len(units.phy_offset) == 0:
                 return False

@@ -104,7 +104,7 @@ class Applying:
         trusted = store.unsure_from(clean=False) if plan.clean else plan.synced_to
         start = plan.replay_from
         is_early = start is not None and (trusted is None or start < trusted)
-        if is_early or plan.repairs:
+        if is_early:
             store.checkpoint.uncover_log()
         index.forget_sync_point(plan.log_end)
         if plan.empty:
@@ -116,7 +116,6 @@ class Applying:
             if text:
                 LOG.warning("%s", text, extra=REPORTED_ELSEWHERE)
         queues = QueuesCut(store.queue_table, plan.log_end, clean=plan.clean)
-        queues.repair(plan.repairs)
         if plan.cut_queues:
             # Before the log: a unit that names a byte far after the log's files looks damaged.
             queues.cut()
@@ -149,6 +148,9 @@ class Applying:
                 last = kept[-1] if kept else None
                 dispatcher.set_index_file(index.begin_new_file(last))
         queues.run(start, plan.log_end, plan.chunks)
+        for queue in self._store.consume_queues() if plan.clean else ():
+            if (queue.topic, queue.queue_id) in plan.repairs:
+                queue.core.repeated_at = -1  # no topic was made again since the clean stop
         queues.finish(plan.log_end)
 
     def _set_queues_aside(self) -> None:

@@ -64,9 +64,7 @@ class RecoveryPlan:
     #: physical offset before which everything was durable
     synced_to: int = 0
     #: corrections of units that contradict the log
-    repairs: Mapping[Key, Mapping[int, tuple[int, int, int]]] = dataclasses.field(
-        default_factory=dict
-    )
+    repairs: Mapping[Key, range] = dataclasses.field(default_factory=dict)
     #: queues whose units name bytes after the log's end before the cut, and up to which
     beyond: Mapping[Key, int] = dataclasses.field(default_factory=dict)
     #: byte of the log at which the last record of the index of a closed store begins, if it is

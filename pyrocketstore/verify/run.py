@@ -739,6 +739,10 @@ class _Verifier:
 
     def _compare_with_disk(self, state: _QueueState) -> None:
         """Report the units of a read-only store that differ from those on disk."""
+        repairs = self._repairs(state.queue)
+        end = max(repairs.start, state.queue.core.unit_count)
+        for number in range(end, repairs.stop) if state.queue.read_only else ():
+            self._repaired(state, state.path(number), number, number + 1)
         for file in state.queue.mapped_file_queue.mapped_files:
             if file.mode != "memory":
                 continue
@@ -752,7 +756,7 @@ class _Verifier:
                 theirs = self.env.read_part(path, position, size)
                 changed = differing_units(ours, theirs)
                 offsets = first + position // CQ_STORE_UNIT_SIZE + changed
-                is_repair = np.isin(offsets, self._repairs(state.queue))
+                is_repair = np.isin(offsets, repairs)
                 repaired.add_offsets(offsets[is_repair])
                 rebuilt.add_offsets(offsets[~is_repair])
             for start, end in rebuilt:
@@ -760,11 +764,10 @@ class _Verifier:
             for start, end in repaired:
                 self._repaired(state, path, start, end)
 
-    def _repairs(self, queue: ConsumeQueue) -> Int64s:
-        """Return the units that contradict the log, or that no record requires."""
-        plan = self.store.plan
-        units = {} if plan is None else plan.repairs.get((queue.topic, queue.queue_id), {})
-        return np.array(list(units), np.int64)
+    def _repairs(self, queue: ConsumeQueue) -> range:
+        """Return the units from the first one on that contradicts the log."""
+        plan, none = self.store.plan, range(0)
+        return none if plan is None else plan.repairs.get((queue.topic, queue.queue_id), none)
 
     def _repaired(self, state: _QueueState, path: str, start: int, end: int) -> None:
         """Report units that were wrong on disk, after any kind of stop."""
