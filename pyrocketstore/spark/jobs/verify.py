@@ -317,7 +317,13 @@ def _rebuilt(snapshot: StoreSnapshot) -> tuple[tuple[str, int, str, int, bool], 
         return ()
     found = []
     for queue in snapshot.store.consume_queues():
-        repairs = list(plan.repairs.get((queue.topic, queue.queue_id), ()))
+        repairs = plan.repairs.get((queue.topic, queue.queue_id), range(0))
+        end = max(repairs.start, queue.core.unit_count)
+        if end < repairs.stop:  # no record requires them
+            file_at, at = divmod(end * CQ_STORE_UNIT_SIZE, queue.mapped_file_size)
+            path = f"{queue.mapped_file_queue.store_path}/{file_at * queue.mapped_file_size:020d}"
+            text = f"{repairs.stop - end} unit(s) from {end} on are wrong on disk"
+            found.append((encodable(path), at, text, repairs.stop - end, True))
         for file in queue.mapped_file_queue.mapped_files:
             if file.mode != "memory":
                 continue
