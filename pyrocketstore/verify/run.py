@@ -741,8 +741,8 @@ class _Verifier:
         """Report the units of a read-only store that differ from those on disk."""
         repairs = self._repairs(state.queue)
         end = max(repairs.start, state.queue.core.unit_count)
-        for number in range(end, repairs.stop) if state.queue.read_only else ():
-            self._repaired(state, state.path(number), number, number + 1)
+        if end < repairs.stop and state.queue.read_only:
+            self._repaired(state, state.path(end), end, repairs.stop)
         for file in state.queue.mapped_file_queue.mapped_files:
             if file.mode != "memory":
                 continue
