@@ -63,7 +63,7 @@ class RecoveryPlan:
     last_record: int = -1
     #: physical offset before which everything was durable
     synced_to: int = 0
-    #: corrections of units that contradict the log
+    #: units that contradict the log, and those behind them: the log gives them again
     repairs: Mapping[Key, range] = dataclasses.field(default_factory=dict)
     #: queues whose units name bytes after the log's end before the cut, and up to which
     beyond: Mapping[Key, int] = dataclasses.field(default_factory=dict)
