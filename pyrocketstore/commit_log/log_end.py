@@ -281,7 +281,10 @@ def _behind_damage(env: Env, files: Files, found: LogEnd, known: KnownLog) -> in
         at, limit = -1, min(known.durable_to - base, file.file_size)
         if position + 1 < limit:
             at = find_valid_record(env, file.path, base, position + 1, limit, check_crc=True)
-        if at >= 0 or (known.durable_to > base + file.file_size and not at_last):
+        follows = not at_last and known.durable_to >= base + file.file_size
+        if follows and known.durable_to == base + file.file_size:
+            follows = bool(first_store_time(files[found.at_file + 1]))
+        if at >= 0 or follows:
             found.damaged.append((file.path, position, at if at >= 0 else file.file_size))
             if at >= 0:
                 return base + at

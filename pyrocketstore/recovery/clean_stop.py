@@ -69,7 +69,7 @@ class CleanStop(NamedTuple):
     index_end : int, physical offset of the last record that the index names; -1 without one,
         NO_INDEX without an index
     unscanned_to : int, physical offset before which openings have not scanned the log, but believed
-        such a file; -1: there is no such part
+        such a file or, after a kill, the checkpoint; -1: there is no such part
     files : bytes, digest of the last log files and of `lock`: lengths and times of modification
     queues : bytes, for each bucket of topics the digest of the first file, the end and the last
         message of each queue
@@ -129,13 +129,14 @@ class CleanStopFile:
         unscanned_to : int, see CleanStop
 
         Returns a call for after the files were closed, which writes the file, or removes an earlier
-        one if it would save nothing. An error is logged: the next opening scans the log.
-        Durability: on its return.
+        one if it would save nothing and keep nothing. An error is logged: the next opening scans
+        the log. Durability: on its return.
         """
         files = self._log.mapped_file_queue.mapped_files
         files = files[start_file(files, None) :]
         end = self._log.get_max_offset()
-        saves = bool(files) and end - files[0].file_from_offset >= SCANNED_MIN
+        begin = files[0].file_from_offset if files else end
+        saves = end - begin >= SCANNED_MIN or begin < unscanned_to
         if not saves or not _is_last(self._log, last_record, end):
             return self._try_remove
         paths = [file.path for file in files]

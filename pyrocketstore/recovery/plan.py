@@ -141,8 +141,10 @@ class Planning:
         if stop is not None:
             durable_to = stop.unscanned_to if self._clean else stop.log_end
         end = self._scan_log(first, scan_from, durable_to)
-        # The next openings scan no other files.
-        return end, -1 if self._clean and not end.damaged else durable_to
+        if self._clean:  # the next openings scan no other files
+            return end, durable_to if end.damaged else -1
+        # After a clean stop the scan begins earlier than this one, which believes the checkpoint.
+        return end, max(durable_to, scan_from) if first else durable_to
 
     def _scan_log(self, first: int, scan_from: int, durable_to: int) -> LogEnd:
         """Scan the log, and compare the records with the units of the queues.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import struct
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -299,6 +300,47 @@ def test_damage_that_no_opening_has_passed_ends_the_log(root: Path) -> None:
         assert store.message_store.plan is not None and store.message_store.plan.broken
         assert not (root / "clean_stop").exists()
         assert store.verify().ok
+
+
+@pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")
+@pytest.mark.parametrize("is_touched", [False, True])
+def test_damage_before_the_scan_of_a_killed_store_ends_no_later_scan(
+    tmp_path: Path, is_touched: bool
+) -> None:
+    """After a kill the scan begins at the checkpoint, and after a clean stop at the third-last
+    file: in a store of small files too, the messages behind damage between them stay."""
+    root = tmp_path / "store"
+    with opened(root) as store:
+        for i in range(COUNT):
+            store.put("t", b"old %d " % i + bytes(60))
+        store.message_store.flush_all()
+        last = store.put("t", b"last")
+        store.wait_dispatched()
+        store.flush()
+        killed = Path(shutil.copytree(root, tmp_path / "killed"))
+    with (killed / "checkpoint").open("r+b") as file:  # as if all but the end were older
+        file.write(struct.pack(">3q", *[last.store_timestamp + 3000] * 3))
+    with opened(killed, read_only=True) as store:
+        assert store.message_store.plan is not None
+        scan_from = store.message_store.plan.scan_from
+    bodies = [b"old %d " % i + bytes(60) for i in range(COUNT)]
+    flip_body(killed, [body for body in bodies if place(killed, body) < scan_from][-1])
+    for _ in range(3):
+        with opened(killed) as store:
+            found = store.get(last.phy_offset)
+            assert found is not None and found.body == b"last"
+        assert not (killed / ".broken").exists()
+        if is_touched:
+            touch(killed)
+
+
+def place(root: Path, body: bytes) -> int:
+    """Return the physical offset of a body in the log."""
+    for path in sorted((root / "commitlog").iterdir()):
+        at = path.read_bytes().find(body)
+        if at >= 0:
+            return int(path.name) + at
+    raise AssertionError(body)
 
 
 def test_a_scan_without_damage_forgets_the_part_before(root: Path) -> None:
