@@ -487,15 +487,15 @@ class IndexService:
             self._env.remove(path)
         self._superfluous = []
 
-    def forget_sync_point(self, phy_offset: int) -> None:
+    def correct_sync_point(self, phy_offset: int) -> None:
         """Replace the file `sync_point_file` if it was rejected, or names bytes of the log after
         `phy_offset`, where the log is cut; write it if only it can show the sizes of the index.
 
         Raises StoreIOError. Durability: durable on return, before new records are there.
         """
-        self._changes.add(partial(self._forget_sync_point, phy_offset))
+        self._changes.add(partial(self._correct_sync_point, phy_offset))
 
-    def _forget_sync_point(self, phy_offset: int) -> None:
+    def _correct_sync_point(self, phy_offset: int) -> None:
         if self._sync_point_file is None:
             return
         point = self.sync_point

@@ -106,7 +106,7 @@ class Applying:
         is_early = start is not None and (trusted is None or start < trusted)
         if is_early:
             store.checkpoint.uncover_log()
-        index.forget_sync_point(plan.log_end)
+        index.correct_sync_point(plan.log_end)
         if plan.empty:
             self._set_queues_aside()
             log.open_end(0)
