@@ -134,6 +134,14 @@ def first_missing_key(log: KeyLog, files: Sequence[IndexFile], begin: int, end: 
     return -1 if keys is None else int(keys.phy_offset[0])
 
 
+def end_gap(service: IndexService, log: KeyLog, log_end: int) -> tuple[int, int] | None:
+    """Return the range [begin, end) of the log after the end of the index; None without one. Files
+    that `drop_files_after(log_end)` removes count as missing."""
+    files = service.files_before(log_end)
+    parts = uncovered(files, log, max(0, log.get_min_offset()), log_end)
+    return parts[-1] if parts and parts[-1][1] == log_end else None
+
+
 def first_unindexed(
     service: IndexService,
     log: KeyLog,
@@ -142,29 +150,30 @@ def first_unindexed(
     *,
     keyless_from: int,
     dispatched_from: int | None,
-) -> tuple[int, list[tuple[int, int]]]:
+) -> tuple[int, list[tuple[int, int]] | None]:
     """Return the physical offset of the first record after the end of the index that has keys, -1
-    without one, and the range [begin, end) after that end if it was read whole and has no keys.
+    without one, and the range [begin, end) after that end if it has no keys; None if so much of it
+    was not read that this is unknown.
 
     Parameters
     ----------
-    log_end : int, the files that `drop_files_after(log_end)` removes count as missing
+    log_end : int, as for `end_gap`
     max_bytes : int, at most so many bytes of the log are read
     keyless_from : int, physical offset from which on no record has keys
     dispatched_from : int or None, records from there on are dispatched anyway
 
     Raises StoreIOError.
     """
-    files = service.files_before(log_end)
-    parts = uncovered(files, log, max(0, log.get_min_offset()), log_end)
-    if not parts or parts[-1][1] < log_end:
+    gap = end_gap(service, log, log_end)
+    if gap is None or (dispatched_from is not None and dispatched_from <= gap[0]):
         return -1, []
-    begin, end = parts[-1]
-    if dispatched_from is not None and dispatched_from <= begin:
-        return -1, []
+    begin, end = gap
     stop = min(end, begin + max_bytes)
+    files = service.files_before(log_end)
     first = first_missing_key(log, files, begin, min(stop, max(begin, keyless_from)))
-    return first, [(begin, end)] if first < 0 and stop == end else []
+    if first >= 0:
+        return first, []
+    return -1, [gap] if stop == end else None
 
 
 def fill_gaps(

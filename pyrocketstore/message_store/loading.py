@@ -271,7 +271,7 @@ class LoadingToWrite(Loading):
     replay_observed : callable(plan), calls a program's dispatchers for the records that recovery
         has read
 
-    Durability: cuts and rebuilt units are in the page cache; `abort` exists before any data is changed.
+    Durability: cuts and rebuilt units are in the page cache; `abort` exists before data is changed.
     """
 
     planning = PlanningToWrite

@@ -58,6 +58,8 @@ _FIELDS = struct.Struct(f">8sqqqq{_DIGEST_SIZE}s{BUCKETS * BUCKET_DIGEST_SIZE}s"
 SCANNED_MIN = 4 << 20
 #: In place of the last indexed record, where no key is put: an opening that puts keys must search.
 NO_INDEX = -2
+#: of one that may lack keys: equal to no end that is found
+UNSURE_INDEX = -3
 
 
 class CleanStop(NamedTuple):
@@ -67,7 +69,7 @@ class CleanStop(NamedTuple):
     ----------
     log_end, last_record : int, physical offsets; the second one of the last record
     index_end : int, physical offset of the last record that the index names; -1 without one,
-        NO_INDEX without an index
+        NO_INDEX without an index, UNSURE_INDEX if it may lack keys
     unscanned_to : int, physical offset before which openings have not scanned the log, but believed
         such a file or, after a kill, the checkpoint; -1: there is no such part
     files : bytes, digest of the last log files and of `lock`: lengths and times of modification

@@ -22,7 +22,7 @@ from pyrocketstore.commit_log.log_end import (
 )
 from pyrocketstore.consume_queue.queues_recovery import QueuesCheck
 from pyrocketstore.display import logger
-from pyrocketstore.index.gaps import first_unindexed
+from pyrocketstore.index.gaps import end_gap, first_unindexed
 from pyrocketstore.recovery.recovery_plan import RecoveryPlan
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class Planning:
 
     def __init__(self, store: StoreFiles, clean: bool) -> None:
         self._store, self._clean = store, clean
+        self._is_proven = False  # nobody has changed the store since it was closed
         self._log, self._index, self._config = store.commit_log, store.index_service, store.config
         self._queues = QueuesCheck(store.queue_table)
 
@@ -115,7 +116,8 @@ class Planning:
             index_end=self._index_end(log_end),
             damaged=end.damaged,
             unscanned_to=unscanned_to,
-            keyless=keyless,
+            keyless=keyless or [],
+            may_lack_keys=keyless is None,
             covered=queues.covered,
         )
 
@@ -133,6 +135,7 @@ class Planning:
                 stop, files, first, store.locked_before_ms, store.derived_ends, store.only
             )
             if at_file >= 0:
+                self._is_proven = True
                 self._queues.trust_all()
                 last, keyed_end = stop.last_record, stop.index_end
                 end = LogEnd(files, at_file, stop.log_end, last_record=last, keyed_end=keyed_end)
@@ -223,10 +226,16 @@ class Planning:
 
     def _find_unindexed_end(
         self, end: LogEnd, scan_from: int, replay_from: int | None
-    ) -> tuple[int | None, list[tuple[int, int]]]:
+    ) -> tuple[int | None, list[tuple[int, int]] | None]:
         """Return from where on keys are put again that the end of the index lacks, and the ranges
-        without keys."""
-        return replay_from, []
+        without keys; None if the index may lack keys that are not searched for.
+
+        The index of a store that nobody has changed since it was closed has the keys of all records
+        in the log: what it does not cover has none.
+        """
+        known = self._is_proven and self._store.index_enabled
+        gap = end_gap(self._index, self._log, end.phy_offset) if known else None
+        return replay_from, [] if gap is None else [gap]
 
 
 class PlanningToWrite(Planning):
@@ -242,14 +251,14 @@ class PlanningToWrite(Planning):
 
     def _find_unindexed_end(
         self, end: LogEnd, scan_from: int, replay_from: int | None
-    ) -> tuple[int | None, list[tuple[int, int]]]:
+    ) -> tuple[int | None, list[tuple[int, int]] | None]:
         """After a clean exit the index lacks no key, unless its files were deleted or another
         writer left keys out. At most `max_key_search_bytes` of the log are searched.
 
         Raises StoreIOError.
         """
-        if not (self._clean and self._store.index_enabled):
-            return replay_from, []
+        if self._is_proven or not (self._clean and self._store.index_enabled):
+            return super()._find_unindexed_end(end, scan_from, replay_from)
         first, keyless = first_unindexed(
             self._index,
             self._log,

@@ -83,6 +83,8 @@ class RecoveryPlan:
     loss_notices: Sequence[str] = ()
     #: ranges of the log that no index file covers and that have no keys
     keyless: Sequence[tuple[int, int]] = ()
+    #: the log after the end of the index was not searched for keys as a whole
+    may_lack_keys: bool = False
     #: queues whose last unit is wrong: bytes of the log that they cover; -1: none
     covered: Mapping[Key, int] = dataclasses.field(default_factory=dict)
 

@@ -10,7 +10,7 @@ import os
 import shutil
 import struct
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,10 @@ import pytest
 
 import pyrocketstore
 from pyrocketstore.errors import StoreCorruptionError
+from pyrocketstore.index import gaps
 from pyrocketstore.recovery import clean_stop
 from pyrocketstore.recovery.clean_stop import CleanStop
+from pyrocketstore.store import key_gaps
 from pyrocketstore.system.env import Env
 from support.broken_env import broken
 from support.sizes import SIZES
@@ -363,6 +365,49 @@ def test_keys_that_were_left_out_are_put(root: Path) -> None:
     assert scanned(root) > 0
     with opened(root) as store:
         assert [message.body for message in store.query("t0", "late")] == [b"late"]
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_log_without_keys_is_not_searched_for_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_only: bool
+) -> None:
+    """The index of a store that nobody has changed since it was closed has all keys."""
+    monkeypatch.setattr(clean_stop, "SCANNED_MIN", 0)
+    with opened(tmp_path) as store:
+        for i in range(COUNT):
+            store.put("t", b"%d" % i + bytes(60))
+    settle(tmp_path)
+    searched: list[object] = []
+
+    def missing(*where: object) -> Iterator[None]:
+        searched.append(where)
+        yield from ()
+
+    monkeypatch.setattr(gaps, "missing_keys", missing)
+    monkeypatch.setattr(key_gaps, "missing_keys", missing)
+    with opened(tmp_path, read_only=read_only) as store:
+        assert store.query("t", "k") == []
+    assert not searched
+    (tmp_path / "clean_stop").unlink()
+    with opened(tmp_path, read_only=read_only) as store:
+        assert store.query("t", "k") == []
+    assert searched
+
+
+def test_a_part_that_was_not_searched_for_keys_is_searched_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clean_stop, "SCANNED_MIN", 0)
+    with opened(tmp_path, message_index_enable=False) as store:
+        for i in range(COUNT):
+            store.put("t", b"%d" % i + bytes(60), keys=None if i < COUNT // 2 else f"k{i}")
+    for _ in range(2):
+        with opened(tmp_path, max_key_search_bytes=4096):
+            pass
+        settle(tmp_path)
+    with opened(tmp_path) as store:
+        for i in range(COUNT // 2, COUNT):
+            assert [message.queue_offset for message in store.query("t", f"k{i}")] == [i]
 
 
 def test_an_owner_replaces_the_note_at_its_end(root: Path) -> None:
