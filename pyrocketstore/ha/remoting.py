@@ -119,12 +119,13 @@ class LogRange(NamedTuple):
 def log_range_of(host: str, port: int, timeout: float) -> LogRange:
     """Ask a broker for the range of its log (runtime information).
 
-    Raises OSError, ReplicationError.
+    Raises OSError, also where the broker cannot answer now: 4.9.3 gives an error in the first
+    second after its start. ReplicationError: a broker does not answer so.
     """
     with BrokerConnection(host, port, timeout) as broker:
         response = broker.request(GET_BROKER_RUNTIME_INFO)
     if response.code != SUCCESS:
-        raise ReplicationError(
+        raise ConnectionError(
             f"{host}:{port}: the broker answers {response.code} {response.remark!r} to a request"
             " for its runtime information"
         )

@@ -36,7 +36,6 @@ def test_the_range_of_a_log() -> None:
         frame(b"{"),
         frame({"code": "0"}),
         frame({"code": 0}, kind=1),
-        lambda request: answer_to(request, code=1, remark="odd"),
         lambda request: answer_to(request, {"commitLogMinOffset": "a"}),
         lambda request: answer_to(request, []),
         lambda request: frame({"code": 0, "flag": 1, "opaque": request["opaque"]}, b"{"),
@@ -44,6 +43,12 @@ def test_the_range_of_a_log() -> None:
 )
 def test_other_answers(answer: Any) -> None:
     with broker(answer) as port, pytest.raises(ReplicationError, match=f"127.0.0.1:{port}"):
+        log_range_of("127.0.0.1", port, 5.0)
+
+
+def test_a_broker_that_cannot_answer_yet() -> None:
+    error = pytest.raises(ConnectionError, match="answers 1 'odd'")
+    with broker(lambda request: answer_to(request, code=1, remark="odd")) as port, error:
         log_range_of("127.0.0.1", port, 5.0)
 
 
