@@ -159,7 +159,7 @@ class Loading:
             self.env, self.config, files.commit_log, files.queue_table, files.index_service
         )
 
-    # ---- the steps of a writer -------------------------------------------------------------------
+    # ---- the steps that a writer extends ---------------------------------------------------------
 
     def _load_config(self) -> None:
         if self._topics is not None:

@@ -29,8 +29,9 @@ LOG = logger(__name__)
 def keep_lost_messages(store: StoreFiles, plan: RecoveryPlan) -> RecoveryPlan:
     """Copy what is left of the messages that the log loses, and note the warnings of the loss.
 
-    Bytes after the log's end that hold valid records, or that units of a queue name, are copied to
-    ROOT/.broken/<time>. Returns the plan with these bytes and warnings.
+    Bytes after the log's end that hold valid records, and of a log that has lost its end those that
+    units of a queue name, are copied to ROOT/.broken/<time>. Returns the plan with these bytes and
+    warnings.
 
     Durability: durable on return. Raises StoreIOError.
     """

@@ -4,11 +4,12 @@ closed the store.
 4.9.3 scans the last three files of the log at each opening. After a clean stop an opening need not,
 if nobody has changed them: no process has opened the store for writing since (both engines write to
 `lock`), and each of these files has the length and the time of modification that it had. 4.9.3
-ignores the file. A store with a short log has none.
+ignores the file. A store with a short log has none, unless a part of it was not scanned since a
+kill.
 
-The file stays until an opening has scanned the log. Until then damage in front of the end that it
-names does not end the log, as damage in older files does not: a later opening, which scans that
-part, would otherwise remove the messages that were put since.
+The file stays until an opening after a clean stop has scanned the log. Until then damage in front
+of `unscanned_to`, after a kill in front of the end that the file names, does not end the log: a
+later opening, which scans that part, would otherwise remove the messages that were put since.
 """
 
 from __future__ import annotations
@@ -156,8 +157,8 @@ class CleanStopFile:
         return write
 
     def remove(self) -> None:
-        """Delete the file if it exists. Not durable by itself: while `abort` exists, nobody uses
-        it."""
+        """Delete the file if it exists. Not durable by itself: `lock` has another time by now, so
+        that it proves nothing."""
         if self._env.exists(self.path):
             self._env.unlink(self.path)
 

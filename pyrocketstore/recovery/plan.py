@@ -1,8 +1,8 @@
 """Compute the plan of a recovery from the files, before the log is cut.
 
 `commit_log/log_end.py` scans the log and decides where it ends; `consume_queue/queues_recovery.py`
-compares each scanned record with its units. The plan then says which units are wrong, and from
-where on the log must be dispatched again. `apply` carries the plan out.
+compares the scanned records with their units, where that is needed. The plan then says which units
+are wrong, and from where on the log must be dispatched again. `apply` carries the plan out.
 """
 
 from __future__ import annotations
@@ -191,9 +191,8 @@ class Planning:
     # ---- the replay ------------------------------------------------------------------------------
 
     def _replay_from(self, end: LogEnd, synced_to: int) -> int | None:
-        """Return the earliest of 4.9.3's start, the first loss of any queue and the gap of the
-        index.
-        """
+        """Return the earliest of `synced_to` after an unclean exit, the first loss of any queue and
+        the end of the index; None if nothing is missing."""
         lowest, index = max(0, self._log.get_min_offset()), self._index
         starts = self._queues.replay_starts(end.phy_offset, {} if self._clean else end.later.seen())
         if not self._clean:

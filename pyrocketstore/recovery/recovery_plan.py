@@ -52,14 +52,14 @@ class RecoveryPlan:
     mismatched: Sequence[tuple[str, str]] = dataclasses.field(default_factory=list)
     empty: bool = False
 
-    #: chunks of the log that the scan has kept, from `scan_from` on as far as memory allowed;
+    #: chunks of the log that the scan has kept, as far as memory allowed;
     #: applying the plan removes them
     chunks: deque[LogChunk] = dataclasses.field(default_factory=deque)
     #: file and position at which the log ends
     end_path: str = ""
     end_position: int = 0
     ends_with_blank: bool = False
-    #: byte of the log at which the last scanned record begins; -1 without a record
+    #: byte of the log at which its last record begins; -1 without a record
     last_record: int = -1
     #: physical offset before which everything was durable
     synced_to: int = 0
