@@ -98,6 +98,11 @@ class AppendedLog:
         position = self._last - file.file_from_offset
         return file.read(position, len(self._last_bytes)) == self._last_bytes
 
+    def has_grown(self) -> bool:
+        """Return whether bytes follow the known end, or may do so in another file."""
+        file = self._files.find_mapped_file_by_offset(self.end, False)
+        return file is None or not self._is_blank(file)
+
     def note_last(self, phy_offset: int) -> None:
         """Remember the last known record. Raises LogChanged, StoreIOError."""
         if phy_offset == self._last:

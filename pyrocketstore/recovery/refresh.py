@@ -70,11 +70,13 @@ class Follower:
         self._can_follow = not (
             any(unusual) or store.config.enable_consume_queue_ext or store.commit_log.is_dledger
         )
-        if plan.last_record >= 0 and self._can_follow:
+        #: nothing need be loaded again until the owner does something
+        self._can_wait = not store.commit_log.is_dledger
+        if plan.last_record >= 0 and self._can_wait:
             try:
                 self._log.note_last(plan.last_record)
             except LogChanged:  # the next `follow` has the store loaded again
-                self._can_follow = False
+                self._can_follow = self._can_wait = False
 
     def follow(self) -> bool:
         """Make readable what was appended; return False when the store must be loaded again.
@@ -97,8 +99,10 @@ class Follower:
 
     def _follow(self) -> bool:
         store = self._store
-        if not self._can_follow or owner_of(store.env, store.root) != self._owner:
+        if owner_of(store.env, store.root) != self._owner:
             return False
+        if not self._can_follow:
+            return self._can_wait and self._has_nothing_new()
         self._forget_expired()
         new, is_removed = self._folders.look()
         if is_removed or not self._log.is_end_known() or not self._fits_index():
@@ -117,6 +121,13 @@ class Follower:
             self._index()
         self._log.note_last(self._plan.last_record)
         return True
+
+    def _has_nothing_new(self) -> bool:
+        """Return whether the owner has done nothing since the store was loaded."""
+        if self._first_path and not self._store.env.exists(self._first_path):
+            return False
+        new, is_removed = self._folders.look()
+        return not (new or is_removed) and self._log.is_end_known() and not self._log.has_grown()
 
     def _forget_expired(self) -> None:
         """Forget files that the owner has deleted because their messages have expired.

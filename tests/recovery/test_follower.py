@@ -5,6 +5,7 @@ queues, or does anything else; a failing call between two looks."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 import pyrocketstore
-from pyrocketstore import StoreIOError
+from pyrocketstore import StoreError, StoreIOError
 from pyrocketstore.recovery.refresh import Follower
 from support.broken_env import failing
 from support.sizes import TINY_SIZES
@@ -162,10 +163,28 @@ def test_an_empty_store_is_followed(tmp_path: Path) -> None:
         assert not follower.follow(), "the first file of the log needs a load"
 
 
-def test_ext_units_are_never_followed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", ["put", "queue", "close", "first file"])
+def test_a_store_with_ext_units_is_loaded_again_once_something_has_changed(
+    tmp_path: Path, change: str
+) -> None:
+    """Its ext units cannot be followed; a look at an idle store must cost no load."""
     settings = {**TINY_SIZES, "enable_consume_queue_ext": True}
-    with pyrocketstore.open(tmp_path, **settings) as owner:
-        owner.put("t", b"body")
-        owner.flush()
-        with pyrocketstore.open(tmp_path, read_only=True, **settings) as reader:
-            assert not reader.message_store.reader.follower.follow()
+    owner = pyrocketstore.open(tmp_path, **settings)
+    for _ in range(100):
+        owner.put("t", b"body" * 20, queue_id=0)
+    owner.flush()
+    with pyrocketstore.open(tmp_path, read_only=True, **settings) as reader:
+        follower = reader.message_store.reader.follower
+        assert follower.follow() and follower.follow()
+        if change == "put":
+            owner.put("t", b"body")
+            owner.flush()
+        elif change == "queue":
+            shutil.rmtree(tmp_path / "consumequeue" / "t" / "0")
+        elif change == "close":
+            owner.close()
+        else:
+            (tmp_path / "commitlog" / f"{0:020d}").unlink()
+        assert not follower.follow()
+    with contextlib.suppress(StoreError):  # its files are gone
+        owner.close()
