@@ -28,7 +28,7 @@ MODULES = (
     "record/_record", "record/_message", "record/_text", "index/_entries", "commit_log/_scan",
     "commit_log/_chunk_scan", "consume_queue/_units", "dispatch/_dispatcher", "columns/_decode",
     "columns/_builder", "columns/_record_walk", "reading/_by_key", "reading/_file_columns",
-    "reading/_messages", "verify/_chains",
+    "reading/_messages",
 )  # fmt: skip
 HEADER = "csrc/bytes.h"
 WRITERS = frozenset(

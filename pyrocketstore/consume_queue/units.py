@@ -416,6 +416,21 @@ class UnitReader:
         return UnitWindow(self).lower_bound_by_time(low, high, timestamp, pickup_store_timestamp)
 
 
+def differing_units(one: bytes, other: bytes) -> NDArray[numpy.int64]:
+    """Return the numbers of the 20-byte units that differ between two parts, int64[n].
+
+    The shorter part counts as zeros after its end.
+    """
+    size = max(len(one), len(other))
+    rows = numpy.zeros((2, size), numpy.uint8)
+    for row, data in zip(rows, (one, other), strict=True):
+        found = numpy.frombuffer(data, numpy.uint8)
+        row[: len(found)] = found
+    rows = rows[:, : size // CQ_STORE_UNIT_SIZE * CQ_STORE_UNIT_SIZE]
+    differ = (rows[0] != rows[1]).reshape(-1, CQ_STORE_UNIT_SIZE).any(axis=1)
+    return numpy.flatnonzero(differ).astype(numpy.int64)
+
+
 def _is_before(units: QueueUnits, phy_offset: int) -> bool:
     """Return whether two units both name messages before `phy_offset`, bytes of the log."""
     before = (units.phy_offset < phy_offset) & (units.size > 0) & ~units.is_pre_blank()
@@ -428,4 +443,12 @@ def _units_of(position: int) -> int:
     return units if position >= 0 else -units
 
 
-__all__ = ["CQ_STORE_UNIT_SIZE", "NO_LIMIT", "PRE_BLANK", "FoundQueue", "QueueUnits", "UnitReader"]
+__all__ = [
+    "CQ_STORE_UNIT_SIZE",
+    "NO_LIMIT",
+    "PRE_BLANK",
+    "FoundQueue",
+    "QueueUnits",
+    "UnitReader",
+    "differing_units",
+]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pyrocketstore.index._entries import ChainWalk
 from pyrocketstore.index._file import (
     HASH_SLOT_SIZE,
     INDEX_HEADER_SIZE,
@@ -23,7 +24,6 @@ from pyrocketstore.index.directory import (
 )
 from pyrocketstore.message_store.loaded_files import LoadedFiles
 from pyrocketstore.system.env import Env
-from pyrocketstore.verify._chains import ChainWalk
 from pyrocketstore.verify.report import Problem, VerifyReport
 
 #: Entries of one read.

@@ -18,7 +18,11 @@ from pyrocketstore.consume_queue.ext import MAX_ADDR, un_decorate
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.consume_queue.table import is_safe_name
 from pyrocketstore.consume_queue.unit_check import DELAY_MAX_MS
-from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE, PRE_BLANK_SIZE
+from pyrocketstore.consume_queue.units import (
+    CQ_STORE_UNIT_SIZE,
+    PRE_BLANK_SIZE,
+    differing_units,
+)
 from pyrocketstore.errors import StoreIOError, StoreStateError
 from pyrocketstore.index._file import index_file_size
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
@@ -32,7 +36,6 @@ from pyrocketstore.record.message import SCHEDULE_TOPIC
 from pyrocketstore.record.multi_dispatch import further_queues
 from pyrocketstore.results import Status
 from pyrocketstore.system.live_stores import Attempts, was_removed
-from pyrocketstore.verify._chains import differing_units
 from pyrocketstore.verify.index_check import HEADER_DAMAGE, IndexCheck, Keys, damaged_headers
 from pyrocketstore.verify.opening_problems import damaged_end, lost_log_end, opening_problems
 from pyrocketstore.verify.other_offsets import OffsetSearch

@@ -23,6 +23,7 @@ from pyrocketstore.consume_queue import _units as _consume_queue
 from pyrocketstore.dispatch import _dispatcher as _dispatch
 from pyrocketstore.files import _mapped_file, _writes
 from pyrocketstore.index import _file as _index_file
+from pyrocketstore.index._entries import ChainWalk
 from pyrocketstore.reading import _by_key as _key_search
 from pyrocketstore.reading import _messages as _reader
 from pyrocketstore.reading import _queue_runs
@@ -31,7 +32,6 @@ from pyrocketstore.record.message import MessageExtBrokerInner
 from pyrocketstore.store import _store_calls
 from pyrocketstore.system import _env, _open_state
 from pyrocketstore.system.env import Env
-from pyrocketstore.verify._chains import ChainWalk
 from support import odd_values
 
 FILE_SIZE = 1 << 16

@@ -35,12 +35,12 @@ from pyrocketstore.consume_queue._units import (
     truncate_units,
     unit_at,
 )
+from pyrocketstore.consume_queue.units import differing_units
 from pyrocketstore.errors import StoreCorruptionError, StoreError
 from pyrocketstore.files.store_checkpoint import StoreCheckpoint
-from pyrocketstore.index._entries import hashes_of_keys, key_hash_of
+from pyrocketstore.index._entries import ChainWalk, hashes_of_keys, key_hash_of
 from pyrocketstore.index._file import IndexFile
 from pyrocketstore.message_store.topic_config import TopicConfigFile
-from pyrocketstore.verify._chains import ChainWalk, differing_units
 from support import oracle
 from support.oracle_index import OracleIndexFile
 

@@ -23,10 +23,10 @@ import pytest
 import pyrocketstore
 from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.errors import StoreError
+from pyrocketstore.index._entries import ChainWalk
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 from pyrocketstore.record._message import tags_code
 from pyrocketstore.record.message import MessageExtBatch, MessageExtBrokerInner
-from pyrocketstore.verify._chains import ChainWalk
 from pyrocketstore.verify.report import PROBLEMS_MAX, Problem
 from pyrocketstore.verify.run import Intervals, VerifyReport, verify_store
 from support.golden_lines import message_lines

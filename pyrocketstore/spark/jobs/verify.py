@@ -19,7 +19,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyrocketstore.consume_queue.queue import ConsumeQueue
-from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE, PRE_BLANK_SIZE
+from pyrocketstore.consume_queue.units import (
+    CQ_STORE_UNIT_SIZE,
+    PRE_BLANK_SIZE,
+    differing_units,
+)
 from pyrocketstore.errors import StoreFormatError
 from pyrocketstore.index._file import INDEX_SIZE
 from pyrocketstore.index.directory import entry_position
@@ -49,7 +53,6 @@ from pyrocketstore.spark.plan.snapshot import StoreSnapshot
 from pyrocketstore.spark.plan.task_splitting import plan_index
 from pyrocketstore.spark.read.worker import map_tasks
 from pyrocketstore.spark.task_types import IndexTask, QueueRange
-from pyrocketstore.verify._chains import differing_units
 from pyrocketstore.verify.opening_problems import opening_problems
 from pyrocketstore.verify.report import Problem, Verdict
 
