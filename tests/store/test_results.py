@@ -65,7 +65,6 @@ CALLS: dict[str, Callable[[Store], object]] = {
     "batch": lambda store: pyrocketstore.MessageExtBatch("t", b"x"),
 }
 OPEN_STORE = "it reads and writes an open store"
-PART = "it is a part of an open store"
 MAPPED = "it refers to the mapped files of an open store"
 #: Public classes, and classes that their methods return, that are no values: the reason.
 NO_VALUES = {
@@ -75,16 +74,7 @@ NO_VALUES = {
     "Transaction": OPEN_STORE,
     "MessageReader": OPEN_STORE,
     "FollowedMessages": OPEN_STORE,
-    "ConsumerFilters": OPEN_STORE,
     "ConsumeQueue": OPEN_STORE,
-    "CommitLog": PART,
-    "ConsumeQueueTable": PART,
-    "Dispatcher": PART,
-    "IndexService": PART,
-    "RecoveryPlan": PART,
-    "RunningFlags": PART,
-    "StoreCheckpoint": PART,
-    "StoreReads": PART,
     "TransientStorePool": MAPPED,
     "SelectMappedBufferResult": MAPPED,
     "GetMessageResult": MAPPED,
