@@ -1,4 +1,5 @@
 """MappedFile, for the modules that read and write through it."""
+from cpython.list cimport PyList_GET_ITEM
 from libc.stdint cimport int64_t, uint8_t
 
 from pyrocketstore.system._allocation cimport confirm, confirm_range, populate_range
@@ -58,7 +59,7 @@ cdef class FileSequence:
 
     # The caller checks `i`.
     cdef inline MappedFile at(self, Py_ssize_t i):
-        return <MappedFile>self.items[i]
+        return <MappedFile>PyList_GET_ITEM(self.items, i)
 
 
 # The file of a sequence that holds byte `offset`, or None.

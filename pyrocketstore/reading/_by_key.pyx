@@ -303,7 +303,7 @@ cdef class _Search:
         for i in range(self.log.count):
             if self.held[i]:
                 self.held[i] = 0
-                (<MappedFile>self.log.files[i]).drop_hold()
+                self.log.files.at(i).drop_hold()
         for i in range(self.index_count):
             if self.opened[i] == 1:
                 self.opened[i] = 2
@@ -318,7 +318,7 @@ cdef class _Search:
     # ---- holding, with the GIL ----------------------------------------------------------------
 
     cdef int hold_log(self, Py_ssize_t i) except -1 with gil:
-        if (<MappedFile>self.log.files[i]).take_hold():
+        if self.log.files.at(i).take_hold():
             self.held[i] = 1
             return 1
         return 0
@@ -350,7 +350,7 @@ cdef class _Search:
         if i < 0:
             return index_file.begin_phy_offset <= last
         try:
-            (<MappedFile>self.log.files[i]).read(0, 1)
+            self.log.files.at(i).read(0, 1)
         except StoreIOError as error:
             return error.errno == ENOENT
         return False
@@ -363,7 +363,7 @@ cdef class _Search:
             self.source = RecordBytes.__new__(RecordBytes)
             self.source.keeps = True
         try:
-            return self.source.at(<MappedFile>self.log.files[i], position, size, stop)
+            return self.source.at(self.log.files.at(i), position, size, stop)
         except StoreIOError as error:
             if error.errno != ENOENT:
                 raise
