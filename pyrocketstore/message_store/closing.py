@@ -206,8 +206,13 @@ class Closing:
 
     def _note_clean_stop(self) -> Callable[[], None]:
         files = self.files
-        unscanned_to = -1 if files.plan is None else files.plan.unscanned_to
-        return files.clean_stop.note(files.derived_ends, files.last_record(), unscanned_to)
+        plan = files.plan
+        return files.clean_stop.note(
+            files.derived_ends,
+            files.last_record(),
+            -1 if plan is None else plan.unscanned_to,
+            may_lack_keys=plan is not None and plan.may_lack_keys,
+        )
 
     def _close_files(self) -> None:
         """Close files and mappings, once no thread writes. The caller releases the lock last."""

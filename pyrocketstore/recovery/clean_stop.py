@@ -49,9 +49,10 @@ LOG = logger(__name__)
 
 #: The name of the file.
 CLEAN_STOP = "clean_stop"
-_MAGIC = b"rsstop02"
-#: Of a file of an earlier version, with one digest for all queues: it is not used.
-_EARLIER_MAGIC = b"rsstop01"
+_MAGIC = b"rsstop03"
+#: Of files of earlier versions, which are not used: with one digest for all queues; without word of
+#: keys that the index may lack.
+_EARLIER_MAGICS = (b"rsstop01", b"rsstop02")
 _DIGEST_SIZE = 16
 #: The magic, and the fields of CleanStop in their order. The CRC of all these bytes follows.
 _FIELDS = struct.Struct(f">8sqqqq{_DIGEST_SIZE}s{BUCKETS * BUCKET_DIGEST_SIZE}s")
@@ -59,8 +60,6 @@ _FIELDS = struct.Struct(f">8sqqqq{_DIGEST_SIZE}s{BUCKETS * BUCKET_DIGEST_SIZE}s"
 SCANNED_MIN = 4 << 20
 #: In place of the last indexed record, where no key is put: an opening that puts keys must search.
 NO_INDEX = -2
-#: of one that may lack keys: equal to no end that is found
-UNSURE_INDEX = -3
 
 
 class CleanStop(NamedTuple):
@@ -70,7 +69,7 @@ class CleanStop(NamedTuple):
     ----------
     log_end, last_record : int, physical offsets; the second one of the last record
     index_end : int, physical offset of the last record that the index names; -1 without one,
-        NO_INDEX without an index, UNSURE_INDEX if it may lack keys
+        NO_INDEX without an index; -4 minus that if the index may lack keys before it
     unscanned_to : int, physical offset before which openings have not scanned the log, but believed
         such a file or, after a kill, the checkpoint; -1: there is no such part
     files : bytes, digest of the last log files and of `lock`: lengths and times of modification
@@ -88,6 +87,16 @@ class CleanStop(NamedTuple):
     def encode(self) -> bytes:
         """Return the bytes of the file."""
         return with_crc(_FIELDS.pack(_MAGIC, *self))
+
+    @property
+    def has_all_keys(self) -> bool:
+        """Whether the index has the keys of all records of the log."""
+        return self.index_end > NO_INDEX
+
+    @property
+    def keyed_end(self) -> int:
+        """The physical offset of the last record that the index names."""
+        return self.index_end if self.index_end >= NO_INDEX else _lacking(self.index_end)
 
     @classmethod
     def decode(cls, data: bytes) -> CleanStop | None:
@@ -121,7 +130,12 @@ class CleanStopFile:
         self.path = os.path.join(root, CLEAN_STOP)
 
     def note(
-        self, ends: Callable[[], DerivedEnds], last_record: int, unscanned_to: int
+        self,
+        ends: Callable[[], DerivedEnds],
+        last_record: int,
+        unscanned_to: int,
+        *,
+        may_lack_keys: bool,
     ) -> Callable[[], None]:
         """Note the ends of a store whose threads have ended, before its files are closed.
 
@@ -130,6 +144,7 @@ class CleanStopFile:
         ends : of queues and index
         last_record : int, physical offset at which the last record of the log may begin
         unscanned_to : int, see CleanStop
+        may_lack_keys : bool, the index may lack keys of records before the last that it names
 
         Returns a call for after the files were closed, which writes the file, or removes an earlier
         one if it would save nothing and keep nothing. An error is logged: the next opening scans
@@ -144,6 +159,8 @@ class CleanStopFile:
             return self._try_remove
         paths = [file.path for file in files]
         index_end, queues = ends()
+        if may_lack_keys and index_end != NO_INDEX:
+            index_end = _lacking(index_end)
         stop = CleanStop(end, last_record, index_end, unscanned_to, b"", queues)
 
         def write() -> None:
@@ -175,7 +192,7 @@ class CleanStopFile:
         if not data and not self._env.exists(self.path):
             return None
         stop = CleanStop.decode(data)
-        if stop is None and not data.startswith(_EARLIER_MAGIC):
+        if stop is None and not data.startswith(_EARLIER_MAGICS):
             LOG.warning("%s: damaged, and not used", self.path)
         if stop is None:
             return None
@@ -205,13 +222,18 @@ class CleanStopFile:
             raise
         index_end, queues = ends()
         are_same = stop.queues == queues if only is None else only.have_equal(stop.queues, queues)
-        if stop.index_end != index_end or not are_same:
+        if stop.keyed_end != index_end or not are_same:
             return -1
         at_file = next(
             (i for i, f in enumerate(files) if f.file_from_offset + f.file_size > stop.log_end), -1
         )
         is_there = at_file >= first and _ends_there(files[at_file], stop.log_end)
         return at_file if is_there else -1
+
+
+def _lacking(index_end: int) -> int:
+    """Return the end of an index that may lack keys as `clean_stop` has it, and back."""
+    return -4 - index_end
 
 
 def _is_last(log: CommitLog, phy_offset: int, log_end: int) -> bool:

@@ -58,6 +58,7 @@ class Planning:
     def __init__(self, store: StoreFiles, clean: bool) -> None:
         self._store, self._clean = store, clean
         self._is_proven = False  # nobody has changed the store since it was closed
+        self._had_all_keys = False  # the index, when the store was closed the last time
         self._log, self._index, self._config = store.commit_log, store.index_service, store.config
         self._queues = QueuesCheck(store.queue_table)
 
@@ -130,6 +131,7 @@ class Planning:
         """
         store, files = self._store, self._log.mapped_file_queue.mapped_files
         stop = store.clean_stop.read()
+        self._had_all_keys = stop is not None and stop.has_all_keys
         if stop is not None and self._clean:
             at_file = store.clean_stop.proven_end(
                 stop, files, first, store.locked_before_ms, store.derived_ends, store.only
@@ -137,7 +139,7 @@ class Planning:
             if at_file >= 0:
                 self._is_proven = True
                 self._queues.trust_all()
-                last, keyed_end = stop.last_record, stop.index_end
+                last, keyed_end = stop.last_record, stop.keyed_end
                 end = LogEnd(files, at_file, stop.log_end, last_record=last, keyed_end=keyed_end)
                 return end, stop.log_end
         durable_to = -1
@@ -232,7 +234,7 @@ class Planning:
         The index of a store that nobody has changed since it was closed has the keys of all records
         in the log: what it does not cover has none.
         """
-        known = self._is_proven and self._store.index_enabled
+        known = self._is_proven and self._had_all_keys and self._store.index_enabled
         gap = end_gap(self._index, self._log, end.phy_offset) if known else None
         return replay_from, [] if gap is None else [gap]
 
@@ -252,18 +254,24 @@ class PlanningToWrite(Planning):
         self, end: LogEnd, scan_from: int, replay_from: int | None
     ) -> tuple[int | None, list[tuple[int, int]] | None]:
         """After a clean exit the index lacks no key, unless its files were deleted or another
-        writer left keys out. At most `max_key_search_bytes` of the log are searched.
+        writer left keys out. At most `max_key_search_bytes` of the log are searched. After a kill
+        nothing is searched: `sync_point` does not know of keys that were left out before.
 
         Raises StoreIOError.
         """
-        if self._is_proven or not (self._clean and self._store.index_enabled):
+        if not self._store.index_enabled or (self._is_proven and self._had_all_keys):
             return super()._find_unindexed_end(end, scan_from, replay_from)
+        if not self._clean:
+            gap = end_gap(self._index, self._log, end.phy_offset)
+            is_replayed = gap is None or (replay_from is not None and replay_from <= gap[0])
+            return replay_from, [] if is_replayed or self._had_all_keys else None
+        keyless_from = max(scan_from, end.keys_from, end.keyed_end)
         first, keyless = first_unindexed(
             self._index,
             self._log,
             end.phy_offset,
             self._config.max_key_search_bytes,
-            keyless_from=max(scan_from, end.keys_from, end.keyed_end),
+            keyless_from=end.phy_offset if self._is_proven else keyless_from,
             dispatched_from=replay_from,
         )
         if first < 0:

@@ -11,7 +11,7 @@ from pyrocketstore.dispatch._dispatcher import Dispatcher
 from pyrocketstore.files.store_checkpoint import StoreCheckpoint
 from pyrocketstore.index.index_service import IndexService
 from pyrocketstore.index.sync_point import Flushed, SyncPoint
-from pyrocketstore.recovery.clean_stop import NO_INDEX, UNSURE_INDEX, CleanStopFile, DerivedEnds
+from pyrocketstore.recovery.clean_stop import NO_INDEX, CleanStopFile, DerivedEnds
 from pyrocketstore.recovery.loss_notices import LossNotices
 from pyrocketstore.recovery.recovery_plan import RecoveryPlan
 from pyrocketstore.system.life_state import set_by_load
@@ -85,8 +85,6 @@ class StoreFiles:
     def derived_ends(self) -> DerivedEnds:
         """Return the ends of queues and index as `clean_stop` has them."""
         end = self.index_service.end_phy_offset if self.index_enabled else NO_INDEX
-        if self.plan is not None and self.plan.may_lack_keys:
-            end = UNSURE_INDEX
         return DerivedEnds(end, self.queue_table.end_digests())
 
     def has_record(self, point: SyncPoint) -> bool:

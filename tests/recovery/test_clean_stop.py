@@ -410,6 +410,33 @@ def test_a_part_that_was_not_searched_for_keys_is_searched_later(
             assert [message.queue_offset for message in store.query("t", f"k{i}")] == [i]
 
 
+@pytest.mark.parametrize("ending", ["kill", "close"])
+def test_a_search_that_ended_early_is_remembered_over_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    """A flush after it makes a sync point behind keys that the index lacks."""
+    monkeypatch.setattr(clean_stop, "SCANNED_MIN", 0)
+    root = tmp_path / "store"
+    with opened(root) as store:
+        for _ in range(50):
+            store.put("t", bytes(60))
+    with opened(root, message_index_enable=False) as store:
+        store.put("t", b"left out", keys="k")
+    settle(root)
+    with opened(root, max_key_search_bytes=100) as store:
+        store.put("t", b"")
+        store.flush()
+        killed = Path(shutil.copytree(root, tmp_path / "killed"))
+    root = killed if ending == "kill" else root
+    with opened(root, max_key_search_bytes=100) as store:
+        for _ in range(50):
+            store.put("t", bytes(60))
+    settle(root)
+    for read_only in (True, False, True):
+        with opened(root, read_only=read_only) as store:
+            assert [message.body for message in store.query("t", "k")] == [b"left out"]
+
+
 def test_an_owner_replaces_the_note_at_its_end(root: Path) -> None:
     first = (root / "clean_stop").read_bytes()
     with opened(root) as store:

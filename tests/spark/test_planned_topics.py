@@ -249,7 +249,7 @@ def test_a_clean_stop_of_an_earlier_version_is_ignored(
     with pyrocketstore.open(root, read_only=True, **made.settings) as store:
         assert store.max_offset(TOPIC, 0) > 0
     assert "clean_stop" not in caplog.text
-    (root / "clean_stop").write_bytes(b"rsstop02" + bytes(68))
+    (root / "clean_stop").write_bytes(b"rsstop03" + bytes(68))
     with pyrocketstore.open(root, read_only=True, **made.settings) as store:
         assert store.max_offset(TOPIC, 0) > 0
     assert "damaged, and not used" in caplog.text
