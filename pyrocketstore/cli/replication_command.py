@@ -17,6 +17,7 @@ from pyrocketstore.cli.store_command import INTERRUPTED, app, json_option, numbe
 from pyrocketstore.config.message_store_config import absolute_path
 from pyrocketstore.ha.ha_client import ReplicaState
 from pyrocketstore.ha.remoting import log_range_of
+from pyrocketstore.store.replication import address_of
 
 if TYPE_CHECKING:
     from pyrocketstore.store.api import Store
@@ -65,9 +66,9 @@ def follow_broker(
 ) -> None:
     """Copy the log of a running broker of 4.9.3 into the directory STORE, until Ctrl-C.
 
-    HAPORT is the broker's listenPort + 1. The broker is not changed, and counts no put as
-    replicated by this copy. A copy that was ended continues where it was. Other processes may read
-    STORE meanwhile: all reading commands, Spark and consumers.
+    HAPORT is the broker's listenPort + 1. The broker is not changed, and what is copied
+    is not acknowledged. A copy that was ended continues where it was. Other processes may read
+    STORE meanwhile: all reading commands and Spark.
 
     The exit code is 130 after Ctrl-C, and 1 if the copy has ended by an error: the logs differ, the
     broker's log is shorter, its files have another size, or a file cannot be written.
@@ -99,8 +100,15 @@ def _opened(
 
 def _watch(output: Output, store: Store, address: str, once: bool) -> None:
     """Print the state of the copy when it changes, until it ends."""
-    host, _, port = address.rpartition(":")
-    goal = log_range_of(host, int(port) - 1, REQUEST_SECONDS).end if once else None
+    goal = None
+    if once:
+        host, port = address_of("HOST:HAPORT", address)
+        goal = log_range_of(host, port - 1, REQUEST_SECONDS).end
+        if store.message_store.get_max_phy_offset() > goal:
+            raise click.ClickException(
+                f"the broker's log ends at {goal}, and the copy at"
+                f" {store.message_store.get_max_phy_offset()}: it is another log, or was cut"
+            )
     wait = threading.Event().wait
     shown: ReplicaState | None = None
     while True:
@@ -113,6 +121,7 @@ def _watch(output: Output, store: Store, address: str, once: bool) -> None:
             sys.stdout.flush()
         if state.state == "failed":
             sys.exit(1)
-        if goal is not None and store.message_store.get_max_phy_offset() >= goal:
+        has_all = state.state == "following" and state.end >= (goal or 0)
+        if goal is not None and has_all:
             return
         wait(LOOK_S)

@@ -14,6 +14,7 @@ from pyrocketstore.errors import (
     is_passing,
 )
 from pyrocketstore.ha.comparison import LogTail
+from pyrocketstore.ha.remoting import LogRange
 from pyrocketstore.ha.replica_log import ReplicaLog
 from pyrocketstore.ha.wire import ASK_FOR_LAST_FILE, FRAME_MAX, HEAD, REPORT
 from pyrocketstore.system.env import Env
@@ -59,8 +60,9 @@ class HAClient(ServiceThread):
     host, port : of the master, its `haListenPort`
     begin : callable() -> int, called for a log without files: the physical offset of the master's
         first byte that is wanted, or -1 for the begin of its last file. OSError: it is called again
+    log_range : callable() -> LogRange, what the master's log has now. OSError: this is unknown
     acknowledges : bool, reports tell the master up to where everything is stored here; False: they
-        repeat where the copy began, so that no put of a SYNC_MASTER counts this copy
+        repeat where the connection began
     heartbeat_ms, housekeeping_ms : int, a report is repeated after the first; a connection without
         a byte of the master ends after the second
 
@@ -82,6 +84,7 @@ class HAClient(ServiceThread):
         port: int,
         *,
         begin: Callable[[], int],
+        log_range: Callable[[], LogRange],
         acknowledges: bool,
         heartbeat_ms: int,
         housekeeping_ms: int,
@@ -89,7 +92,7 @@ class HAClient(ServiceThread):
     ) -> None:
         super().__init__("HAClient")
         self._env, self._log, self._host, self._port = env, log, host, port
-        self._begin, self._acknowledges = begin, acknowledges
+        self._begin, self._range, self._acknowledges = begin, log_range, acknowledges
         self._heartbeat_s, self._housekeeping_s = heartbeat_ms / 1000, housekeeping_ms / 1000
         self._on_end = on_end
         self.state = ReplicaState(f"{host}:{port}")
@@ -125,7 +128,7 @@ class HAClient(ServiceThread):
         try:
             self._follow()
         except StoreError as error:
-            if not is_passing(error):
+            if not (is_passing(error) or is_passing(error.__cause__ or error)):
                 return None if self.stopped else error
             self._note_retry(error)
         except OSError as error:
@@ -137,6 +140,10 @@ class HAClient(ServiceThread):
         if text != self.state.error and not self.stopped:
             LOG.warning("%s: %s; the copy tries again", self.state.master, text)
         self._note(state="connecting", error=text)
+
+    def on_failure(self, error: BaseException) -> None:
+        """Note that the thread has died of an unexpected exception."""
+        self._note(state="failed", error=repr(error))
 
     def _fail(self, error: StoreError) -> None:
         self.failure_of_copy = error
@@ -158,9 +165,26 @@ class HAClient(ServiceThread):
                 if self.stopped:  # before the socket was there to be closed
                     return
                 opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                _Connection(self, opened, self._log, tail, ask).run()
+                connection = _Connection(self, opened, self._log, tail, ask)
+                try:
+                    connection.run()
+                except ConnectionError:
+                    if tail is not None and connection.has_nothing and not self.stopped:
+                        self._check_range(tail)
+                    raise
             finally:
                 self._socket = None
+
+    def _check_range(self, tail: LogTail) -> None:
+        """Raise ReplicationError if the master's log does not have the bytes to compare: 4.9.3 then
+        closes the connection, or sends nothing."""
+        with contextlib.suppress(OSError):
+            found = self._range()
+            if found.end < tail.end or found.begin > tail.begin:
+                raise ReplicationError(
+                    f"{self.state.master}: the log of the master has the bytes from {found.begin}"
+                    f" to {found.end}, and this log ends at {tail.end}. Nothing was cut"
+                )
 
     def _place(self) -> tuple[LogTail | None, int]:
         """The bytes to compare, None for an empty log; and where the master is to begin."""
@@ -209,6 +233,8 @@ class _Connection:
         self._tail = None if tail is None or tail.begin == tail.end else tail
         #: physical offset of the next byte of the stream; -1: that of the first frame
         self._next = ask
+        #: no byte of the log has come
+        self.has_nothing = True
         #: bytes of the frame that have not arrived
         self._rest = 0
         self._empty = 0
@@ -217,7 +243,8 @@ class _Connection:
     def run(self) -> None:
         """Report the begin, then take frames until the connection ends."""
         client = self._client
-        client.note(state="following" if self._tail is None else "comparing", error=None)
+        if self._tail is not None:
+            client.note(state="comparing", error=None)
         first = ASK_FOR_LAST_FILE if self._ask < 0 else max(self._ask, 1)
         if self._ask == 0:  # the first byte of a record is always 0: the size's highest byte
             self._take(0, memoryview(b"\0"))
@@ -243,7 +270,7 @@ class _Connection:
         if self._tail is not None or self._next < 0:
             return
         end = self._log.settle()
-        self._client.note(state="following", end=self._next)
+        self._client.note(state="following", end=self._next, error=None)
         if self._client.acknowledges and end > self._reported:
             self._report(end)
 
@@ -291,12 +318,18 @@ class _Connection:
                 " not the HA port of a broker"
             )
         if self._next < 0:
+            if phy_offset and self._log.file_end(phy_offset - 1) != phy_offset:
+                raise ReplicationError(
+                    f"{self._name}: the last file begins at physical offset {phy_offset}, where no"
+                    " file of this size begins: copy into a new directory, with the master's sizes"
+                )
             self._next = phy_offset
         if phy_offset != self._next:
             raise ReplicationError(
                 f"{self._name}: a frame for physical offset {phy_offset} instead of {self._next}"
             )
         self._rest = size
+        self.has_nothing = self.has_nothing and not size
         self._empty = 0 if size else self._empty + 1
         if self._empty >= EMPTY_HEARTBEATS and self._tail is not None:
             raise ReplicationError(

@@ -122,8 +122,13 @@ def log_range_of(host: str, port: int, timeout: float) -> LogRange:
     Raises OSError, also where the broker cannot answer now: 4.9.3 gives an error in the first
     second after its start. ReplicationError: a broker does not answer so.
     """
-    with BrokerConnection(host, port, timeout) as broker:
-        response = broker.request(GET_BROKER_RUNTIME_INFO)
+    try:
+        with BrokerConnection(host, port, timeout) as broker:
+            response = broker.request(GET_BROKER_RUNTIME_INFO)
+    except OSError as error:
+        raise ConnectionError(
+            f"{host}:{port}: the broker cannot be asked for the range of its log: {error}"
+        ) from error
     if response.code != SUCCESS:
         raise ConnectionError(
             f"{host}:{port}: the broker answers {response.code} {response.remark!r} to a request"

@@ -149,8 +149,8 @@ def open(
         `transaction_check_max` answers of None the transaction is discarded: its message goes to
         the topic TRANS_CHECK_MAX_TIME_TOPIC
     follow : "host:port" of a broker's HA service (its listenPort + 1): copy its log as it grows, so
-        that every message can be read, queried and consumed here. Puts are refused. Nothing is
-        acknowledged: no put of that broker counts this copy. See docs/replication.md
+        that every message can be read, queried and consumed here. Puts are refused. What is
+        copied is not acknowledged. See docs/replication.md
     follow_from : where the copy begins in a directory without a log: "first", the broker's first
         file (asked of the port before that of `follow`), "last", its last file, or a physical
         offset, the first byte of a file

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyrocketstore.arguments.scalars import exact_int64
 from pyrocketstore.config.message_store_config import BrokerRole, MessageStoreConfig
 from pyrocketstore.display import shown
-from pyrocketstore.errors import StoreFormatError, StoreTypeError
+from pyrocketstore.errors import ReplicationError, StoreFormatError, StoreTypeError
 from pyrocketstore.system.signal_shield import imported
 
 if TYPE_CHECKING:
     from pyrocketstore.ha.ha_client import HAClient
+    from pyrocketstore.ha.remoting import LogRange
     from pyrocketstore.message_store.copied_log import CopiedLog
     from pyrocketstore.system.env import Env
 
@@ -49,6 +51,9 @@ def with_master(
 
     Raises StoreTypeError, StoreFormatError.
     """
+    for name in ("ha_send_heartbeat_interval", "ha_housekeeping_interval"):
+        if (follow is not None or config.ha_master_address) and getattr(config, name) <= 0:
+            raise StoreFormatError(f"{name} {getattr(config, name)}: must be positive (ms)")
     if follow is None:
         if follow_from is not None:
             raise StoreFormatError("follow_from: only with follow")
@@ -75,23 +80,44 @@ def address_of(name: str, value: Any) -> tuple[str, int]:
         raise StoreTypeError(f'{name} must be a str "host:port", not {type(value).__name__}')
     host, _, port = value.rpartition(":")
     if host and port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) <= PORT_MAX:
-        return host.removeprefix("[").removesuffix("]"), int(port)
+        host = host.removeprefix("[").removesuffix("]")
+        with contextlib.suppress(UnicodeError):  # no name of a host has such labels
+            host.encode("idna")
+            return host, int(port)
     raise StoreFormatError(f'{name} {shown(value)}: must be "host:port" of the HA service')
 
 
 def make_client(env: Env, log: CopiedLog, master: Master, config: MessageStoreConfig) -> HAClient:
     """Return the thread that copies the master's log."""
+    remoting = imported("pyrocketstore.ha.remoting")
+    size = config.mapped_file_size_commit_log
+
+    def log_range() -> LogRange:
+        found: LogRange = remoting.log_range_of(master.host, master.broker_port, REQUEST_SECONDS)
+        return found
 
     def begin() -> int:
-        if isinstance(master.begin, int):
-            return master.begin
         if master.begin == LAST:
             return -1
-        remoting = imported("pyrocketstore.ha.remoting")
-        found = remoting.log_range_of(master.host, master.broker_port, REQUEST_SECONDS)
-        if found.begin < 0:
-            raise ConnectionError("the log of the master is empty")
-        return int(found.begin)
+        if isinstance(master.begin, int):
+            offset = master.begin
+            with contextlib.suppress(OSError):  # the other port need not be reachable
+                found = log_range()
+                if not found.begin <= offset < max(found.end, 1):
+                    raise ReplicationError(
+                        f"physical offset {offset}: the broker has the bytes from {found.begin} to"
+                        f" {found.end}"
+                    )
+        else:
+            offset = log_range().begin
+            if offset < 0:
+                raise ConnectionError("the log of the master is empty")
+        if offset % size:
+            raise ReplicationError(
+                f"physical offset {offset} is not the first byte of a file of {size} bytes: copy"
+                " into a new directory, with the broker's mapped_file_size_commit_log or --config"
+            )
+        return offset
 
     module = imported("pyrocketstore.ha.ha_client")
     client: HAClient = module.HAClient(
@@ -100,6 +126,7 @@ def make_client(env: Env, log: CopiedLog, master: Master, config: MessageStoreCo
         master.host,
         master.port,
         begin=begin,
+        log_range=log_range,
         acknowledges=master.acknowledges,
         heartbeat_ms=config.ha_send_heartbeat_interval,
         housekeeping_ms=config.ha_housekeeping_interval,

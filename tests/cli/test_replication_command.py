@@ -8,6 +8,8 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyrocketstore
@@ -39,6 +41,17 @@ def run(*words: object, code: int = 0) -> subprocess.CompletedProcess[str]:
     return done
 
 
+@contextmanager
+def serving(log: bytes, end: int) -> Iterator[ScriptedMaster]:
+    """A broker that serves a log, and says that it ends at `end`."""
+    table = {"commitLogMinOffset": "0", "commitLogMaxOffset": str(end)}
+    with (
+        ScriptedMaster(LogMaster(lambda: log, FILE)).listening() as master,
+        broker(lambda request: answer_to(request, table), port=master.port - 1),
+    ):
+        yield master
+
+
 def test_the_command_copies_until_it_has_everything(tmp_path: Path) -> None:
     log = make_log(tmp_path / "m", 300)
     conf = tmp_path / "broker.conf"
@@ -56,6 +69,24 @@ def test_the_command_copies_until_it_has_everything(tmp_path: Path) -> None:
     with pyrocketstore.open(tmp_path / "s", read_only=True, **SIZES) as copy:
         assert sum(copy.max_offset("t", queue_id) for queue_id in range(3)) == 300
         assert copy.verify().ok
+
+
+def test_once_compares(tmp_path: Path) -> None:
+    """A copy that is as long as the log of another broker, or longer, is no success."""
+    log = make_log(tmp_path / "m", 300)
+    conf = tmp_path / "broker.conf"
+    conf.write_text(CONF)
+    other = bytearray(log)
+    other[-20] ^= 1
+    for served, end, text in (
+        (log, len(log), ""),
+        (bytes(other), len(log), "differs"),
+        (log, len(log) - 70_000, "is another log, or was cut"),
+    ):
+        with serving(served, end) as master:
+            words = master.address, tmp_path / "s", "--config", conf, "--once"
+            done = run(*words, code=1 if text else 0)
+        assert text in done.stderr
 
 
 def test_ctrl_c_ends_the_command(tmp_path: Path) -> None:
@@ -86,7 +117,7 @@ def test_a_copy_that_cannot_continue(tmp_path: Path) -> None:
     conf.write_text(CONF)
     with ScriptedMaster(LogMaster(lambda: log, 2 * FILE)).listening() as master:
         words = master.address, tmp_path / "s", "--from", 7, "--config", conf
-        assert "phy_offset 7" in run(*words, code=1).stderr
+        assert "physical offset 7 is not the first byte" in run(*words, code=1).stderr
 
 
 def test_wrong_usage(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ else."""
 
 from __future__ import annotations
 
+import errno
 import socket
 import struct
 import threading
@@ -15,9 +16,16 @@ from typing import Any
 import pytest
 
 import pyrocketstore
-from pyrocketstore import PutError, StoreFormatError, StoreTypeError
+from pyrocketstore import (
+    PutError,
+    StoreFormatError,
+    StoreIOError,
+    StoreStateError,
+    StoreTypeError,
+)
 from pyrocketstore.ha.comparison import COMPARED_BYTES
 from pyrocketstore.ha.ha_client import HAClient
+from pyrocketstore.message_store.copied_log import CopiedLog
 from support.copies import (
     FILE,
     LONGEST_S,
@@ -29,6 +37,7 @@ from support.copies import (
     make_log,
     wait_until,
 )
+from support.fake_broker import answer_to, broker
 from support.ha_master import Link, LogMaster, ScriptedMaster
 from support.sizes import SIZES, TINY_SIZES
 
@@ -156,7 +165,66 @@ def test_another_size_of_files(tmp_path: Path) -> None:
         text = failed(
             tmp_path / "t", master, follow_from=FILE, mapped_file_size_commit_log=2 * FILE
         )
-        assert f"phy_offset {FILE}" in text
+        assert f"physical offset {FILE} is not the first byte" in text
+
+
+def test_a_master_that_closes_since_it_is_much_shorter(tmp_path: Path) -> None:
+    """4.9.3 sends nothing at a physical offset behind its end, and closes after some seconds."""
+    log = make_log(tmp_path / "m", 900)
+    with ScriptedMaster(LogMaster(lambda: log, FILE)).listening() as master:
+        copied(tmp_path / "s", master, len(log))
+    table = {"commitLogMinOffset": "0", "commitLogMaxOffset": "1000"}
+    with (
+        ScriptedMaster(lambda link: link.report() and None).listening() as master,
+        broker(lambda request: answer_to(request, table), port=master.port - 1),
+    ):
+        text = failed(tmp_path / "s", master)
+    assert "has the bytes from 0 to 1000" in text and f"ends at {len(log)}" in text
+    assert log_of(tmp_path / "s", len(log)) == log
+
+
+@pytest.mark.parametrize("begin", [FILE + 1, 2 * FILE, "last"])
+def test_a_begin_that_the_master_does_not_have(begin: int | str, tmp_path: Path) -> None:
+    table = {"commitLogMinOffset": "0", "commitLogMaxOffset": str(FILE + 2)}
+
+    def serve(link: Link) -> None:
+        link.report()
+        link.frame(FILE + 1, b"x")  # the begin of a file of another size
+        link.has_ended()
+
+    with (
+        ScriptedMaster(serve).listening() as master,
+        broker(lambda request: answer_to(request, table), port=master.port - 1),
+    ):
+        text = failed(tmp_path / "s", master, follow_from=begin)
+    assert f"physical offset {FILE + 1 if begin == 'last' else begin}" in text
+
+
+def test_a_thread_that_dies_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(HAClient, "_follow", fail)
+    with ScriptedMaster(lambda link: None).listening() as master:
+        store = follow(tmp_path / "s", master)
+        wait_until(lambda: client_of(store).state.state == "failed")
+        assert "ZeroDivisionError" in str(client_of(store).state.error)
+        with pytest.raises(StoreStateError, match="HAClient has died"):
+            store.close()
+
+
+def test_a_disk_that_is_full_ends_no_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = make_log(tmp_path / "m", 30)
+    append, refusals = CopiedLog.append, iter(range(3))
+
+    def refused(self: CopiedLog, phy_offset: int, data: memoryview) -> int:
+        if next(refusals, None) is not None:
+            raise StoreStateError("full") from StoreIOError(errno.ENOSPC, "fallocate", "index")
+        return append(self, phy_offset, data)
+
+    monkeypatch.setattr(CopiedLog, "append", refused)
+    with ScriptedMaster(LogMaster(lambda: log, FILE)).listening() as master:
+        copied(tmp_path / "s", master, len(log))
 
 
 @pytest.mark.parametrize(
@@ -253,6 +321,8 @@ def test_puts_are_refused(tmp_path: Path) -> None:
         ({"follow": "127.0.0.1:0"}, "must be"),
         ({"follow": "127.0.0.1:70000"}, "must be"),
         ({"follow": ":10912"}, "must be"),
+        ({"follow": "a..b:10912"}, "must be"),
+        ({"follow": "h:10912", "ha_housekeeping_interval": 0}, "must be positive"),
         ({"follow": "h:10912", "follow_from": "middle"}, "first, last or"),
         ({"follow": "h:10912", "follow_from": -1}, "must not be negative"),
         ({"follow_from": "first"}, "only with follow"),
