@@ -277,12 +277,14 @@ def _behind_damage(env: Env, files: Files, found: LogEnd, known: KnownLog) -> in
         return -1
     file, at_last = files[found.at_file], found.at_file + 1 == len(files)
     base, position = file.file_from_offset, found.phy_offset - file.file_from_offset
-    if found.phy_offset < known.durable_to and found.status != Status.BAD_SIZE:
-        at, limit = -1, min(known.durable_to - base, file.file_size)
+    is_proven = base < known.proven_file
+    if (found.phy_offset < known.durable_to or is_proven) and found.status != Status.BAD_SIZE:
+        at, end = -1, base + file.file_size
+        limit = file.file_size if is_proven else min(known.durable_to - base, file.file_size)
         if position + 1 < limit:
             at = find_valid_record(env, file.path, base, position + 1, limit, check_crc=True)
-        follows = not at_last and known.durable_to >= base + file.file_size
-        if follows and known.durable_to == base + file.file_size:
+        follows = is_proven or (not at_last and known.durable_to >= end)
+        if follows and not is_proven and known.durable_to == end:
             follows = bool(first_store_time(files[found.at_file + 1]))
         if at >= 0 or follows:
             found.damaged.append((file.path, position, at if at >= 0 else file.file_size))
@@ -291,7 +293,7 @@ def _behind_damage(env: Env, files: Files, found: LogEnd, known: KnownLog) -> in
             found.at_file += 1
             return files[found.at_file].file_from_offset
     # Only a reader opens a log with a file that has lost its end.
-    if (file.wrote < file.file_size and not at_last) or base < known.proven_file:
+    if (file.wrote < file.file_size and not at_last) or is_proven:
         found.at_file += 1
         return files[found.at_file].file_from_offset
     return -1

@@ -148,8 +148,10 @@ class Planning:
         end = self._scan_log(first, scan_from, durable_to)
         if self._clean:  # the next openings scan no other files
             return end, durable_to if end.damaged else -1
-        # After a clean stop the scan begins earlier than this one, which believes the checkpoint.
-        return end, max(durable_to, scan_from) if first else durable_to
+        # After a clean stop the scan begins earlier than this one, which believes the checkpoint,
+        # or ends at damage that a queue lets this one pass.
+        passed = self._queues.proven_file() if end.damaged and store.checkpoint.damage else -1
+        return end, max(durable_to, passed, scan_from if first else -1)
 
     def _scan_log(self, first: int, scan_from: int, durable_to: int) -> LogEnd:
         """Scan the log, and compare the records with the units of the queues.

@@ -72,7 +72,7 @@ def test_the_command_copies_until_it_has_everything(tmp_path: Path) -> None:
 
 
 def test_once_compares(tmp_path: Path) -> None:
-    """A copy that is as long as the log of another broker, or longer, is no success."""
+    """A copy that is as long as the log of another broker, or longer, is an error."""
     log = make_log(tmp_path / "m", 300)
     conf = tmp_path / "broker.conf"
     conf.write_text(CONF)

@@ -336,6 +336,31 @@ def test_damage_before_the_scan_of_a_killed_store_ends_no_later_scan(
             touch(killed)
 
 
+def test_damage_that_a_queue_lets_an_opening_pass_ends_no_later_scan(tmp_path: Path) -> None:
+    """Beside a damaged checkpoint the log does not end at old damage: nor does it at the next
+    opening, after messages were put behind it."""
+    root = tmp_path / "store"
+    with opened(root) as store:
+        for i in range(COUNT):
+            store.put("t", b"old %d " % i + bytes(60))
+        store.wait_dispatched()
+        store.flush()
+        killed = Path(shutil.copytree(root, tmp_path / "killed"))
+    flip_body(killed, b"old 5 " + bytes(60))
+    with (killed / "checkpoint").open("r+b") as file:
+        file.write(b"\x7f")  # a time after the year 2286
+    with pytest.warns(pyrocketstore.StoreWarning, match="no valid record in bytes"):
+        store = opened(killed)
+    with store:
+        new = store.put("t", b"new")
+    with warnings.catch_warnings(), opened(killed) as store:
+        warnings.simplefilter("ignore")
+        found = store.get(new.phy_offset)
+        assert found is not None and found.body == b"new"
+        assert store.max_offset("t", 0) == COUNT + 1
+    assert not (killed / ".broken").exists()
+
+
 def place(root: Path, body: bytes) -> int:
     """Return the physical offset of a body in the log."""
     for path in sorted((root / "commitlog").iterdir()):
