@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import sys
 import threading
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import pyrocketstore
 from pyrocketstore.cli.output import Output
-from pyrocketstore.cli.store_command import INTERRUPTED, app, json_option, number_of
+from pyrocketstore.cli.store_command import (
+    INTERRUPTED,
+    app,
+    json_option,
+    number_of,
+    showing_warnings,
+)
 from pyrocketstore.config.message_store_config import absolute_path
 from pyrocketstore.ha.ha_client import ReplicaState
-from pyrocketstore.ha.remoting import log_range_of
-from pyrocketstore.store.replication import address_of
+from pyrocketstore.store.replication import address_of, range_of_master
 
 if TYPE_CHECKING:
     from pyrocketstore.store.api import Store
 
 #: The interval of looks at the copy (s).
 LOOK_S = 0.2
-REQUEST_SECONDS = 5.0
 COLUMNS = ("state", "master", "end", "error")
 
 
-def _begin_of(context: click.Context, parameter: click.Parameter, text: str) -> str | int:
+def _begin_of(context: click.Context, parameter: click.Parameter, text: str) -> Any:
     number = number_of(text)
     if text in ("first", "last"):
         return text
@@ -60,7 +61,7 @@ def follow_broker(
     address: str,
     store: str,
     config_path: str | None,
-    begin: str | int,
+    begin: Any,
     once: bool,
     as_json: bool,
 ) -> None:
@@ -75,35 +76,21 @@ def follow_broker(
     """
     output = Output(as_json=as_json)
     path = absolute_path(store, "STORE")
-    with _opened(output, path, config_path, address, begin) as opened:
+    with (
+        showing_warnings(output, lambda message, *_, **__: output.warn(str(message))),
+        pyrocketstore.open(path, config=config_path, follow=address, follow_from=begin) as opened,
+    ):
         try:
             _watch(output, opened, address, once)
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)  # the usual end
 
 
-@contextmanager
-def _opened(
-    output: Output, path: str, config_path: str | None, address: str, begin: Any
-) -> Iterator[Store]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        warnings.showwarning = lambda message, *_, **__: output.warn(str(message))
-        with (
-            output.log_lines(),
-            pyrocketstore.open(
-                path, config=config_path, follow=address, follow_from=begin
-            ) as opened,
-        ):
-            yield opened
-
-
 def _watch(output: Output, store: Store, address: str, once: bool) -> None:
     """Print the state of the copy when it changes, until it ends."""
     goal = None
     if once:
-        host, port = address_of("HOST:HAPORT", address)
-        goal = log_range_of(host, port - 1, REQUEST_SECONDS).end
+        goal = range_of_master(*address_of("HOST:HAPORT", address)).end
         if store.message_store.get_max_phy_offset() > goal:
             raise click.ClickException(
                 f"the broker's log ends at {goal}, and the copy at"

@@ -130,6 +130,16 @@ class TimeMs(IntType):
             self.fail(str(error), param, ctx)
 
 
+@contextmanager
+def showing_warnings(output: Output, show: Callable[..., None]) -> Iterator[None]:
+    """Call `show` with each warning, and print the lines that the package logs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = show
+        with output.log_lines():
+            yield
+
+
 class Target:
     """The store of a command, and its output."""
 
@@ -167,14 +177,11 @@ class Target:
     def open(self) -> Iterator[Any]:
         """The store, read-only; warnings of its opening go to standard error."""
         config = self.config()
-        with warnings.catch_warnings():
-            warnings.simplefilter("always")
-            warnings.showwarning = self._show_warning
-            with (
-                self.output.log_lines(),
-                pyrocketstore.open(self.path, config=config, read_only=True) as store,
-            ):
-                yield store
+        with (
+            showing_warnings(self.output, self._show_warning),
+            pyrocketstore.open(self.path, config=config, read_only=True) as store,
+        ):
+            yield store
 
     def _show_warning(self, message: Warning | str, *_: object, **__: object) -> None:
         self.output.warn(str(message))

@@ -88,17 +88,17 @@ class HAClient(ServiceThread):
         acknowledges: bool,
         heartbeat_ms: int,
         housekeeping_ms: int,
-        on_end: Callable[[StoreError], None] = lambda error: None,
     ) -> None:
         super().__init__("HAClient")
         self._env, self._log, self._host, self._port = env, log, host, port
-        self._begin, self._range, self._acknowledges = begin, log_range, acknowledges
-        self._heartbeat_s, self._housekeeping_s = heartbeat_ms / 1000, housekeeping_ms / 1000
-        self._on_end = on_end
+        self._begin, self._range = begin, log_range
+        #: for the connection, of which there is one at a time
+        self.acknowledges = acknowledges
+        self.heartbeat_s, self.housekeeping_s = heartbeat_ms / 1000, housekeeping_ms / 1000
+        self.buffer = memoryview(bytearray(BUFFER_BYTES))
         self.state = ReplicaState(f"{host}:{port}")
         self.failure_of_copy: StoreError | None = None
         self._socket: socket.socket | None = None
-        self._buffer = memoryview(bytearray(BUFFER_BYTES))
 
     # ---- life cycle -----------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class HAClient(ServiceThread):
                 return
             pause = PAUSE_MS if self.state.end > before else min(2 * pause, LONGEST_PAUSE_MS)
             self.wait_for_running(pause)
-        self._note(state="stopped")
+        self.note(state="stopped")
 
     def _try_to_follow(self) -> StoreError | None:
         """Copy over one connection; return the error if another would meet it, too."""
@@ -139,19 +139,23 @@ class HAClient(ServiceThread):
         text = str(error)
         if text != self.state.error and not self.stopped:
             LOG.warning("%s: %s; the copy tries again", self.state.master, text)
-        self._note(state="connecting", error=text)
+        self.note(state="connecting", error=text)
 
     def on_failure(self, error: BaseException) -> None:
         """Note that the thread has died of an unexpected exception."""
-        self._note(state="failed", error=repr(error))
+        self.note(state="failed", error=repr(error))
 
     def _fail(self, error: StoreError) -> None:
         self.failure_of_copy = error
-        self._note(state="failed", error=str(error))
+        self.note(state="failed", error=str(error))
         LOG.error("%s: the copy has ended: %s", self.state.master, error)
-        self._on_end(error)
 
-    def _note(self, **changes: object) -> None:
+    def now(self) -> float:
+        """Return the monotonic time (s)."""
+        return self._env.monotonic_ns() / 1e9
+
+    def note(self, **changes: object) -> None:
+        """Change fields of `state`."""
         self.state = dataclasses.replace(self.state, **changes)  # type: ignore[arg-type]
 
     # ---- one connection -------------------------------------------------------------------------
@@ -191,31 +195,7 @@ class HAClient(ServiceThread):
         if self._log.begin() >= 0:
             tail = LogTail(self._log)
             return tail, tail.begin
-        begin = self._begin()
-        return None, begin
-
-    @property
-    def acknowledges(self) -> bool:
-        """Whether reports tell the master up to where everything is stored here."""
-        return self._acknowledges
-
-    @property
-    def buffer(self) -> memoryview:
-        """The bytes of the connection; there is one at a time."""
-        return self._buffer
-
-    def wait_seconds(self) -> tuple[float, float]:
-        """The time after which a report is repeated, and that after which a silent master is
-        left."""
-        return self._heartbeat_s, self._housekeeping_s
-
-    def now(self) -> float:
-        """The monotonic time (s)."""
-        return self._env.monotonic_ns() / 1e9
-
-    def note(self, **changes: object) -> None:
-        """Change fields of `state`."""
-        self._note(**changes)
+        return None, self._begin()
 
 
 class _Connection:
@@ -238,7 +218,6 @@ class _Connection:
         #: bytes of the frame that have not arrived
         self._rest = 0
         self._empty = 0
-        self._heartbeat_s, self._housekeeping_s = client.wait_seconds()
 
     def run(self) -> None:
         """Report the begin, then take frames until the connection ends."""
@@ -260,7 +239,7 @@ class _Connection:
     # ---- reports --------------------------------------------------------------------------------
 
     def _report(self, phy_offset: int) -> None:
-        self._socket.settimeout(self._housekeeping_s)
+        self._socket.settimeout(self._client.housekeeping_s)
         self._socket.sendall(REPORT.pack(phy_offset))
         self._reported, self._reported_at = phy_offset, self._client.now()
         self._client.note(reported=max(phy_offset, self._client.state.reported))
@@ -282,11 +261,11 @@ class _Connection:
         began = self._client.now()
         while True:
             now = self._client.now()
-            due = self._reported_at + self._heartbeat_s
+            due = self._reported_at + self._client.heartbeat_s
             if now >= due:
                 self._report(self._reported)
-                due = now + self._heartbeat_s
-            if now - began > self._housekeeping_s:
+                due = now + self._client.heartbeat_s
+            if now - began > self._client.housekeeping_s:
                 raise TimeoutError(f"the master has sent nothing for {now - began:.0f} s")
             self._socket.settimeout(max(due - now, 0.01))
             with contextlib.suppress(TimeoutError):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import struct
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from pyrocketstore.errors import ReplicationError
@@ -36,7 +36,7 @@ class BrokerConnection:
     host, port : of the broker, its `listenPort`
     timeout : s, for the connection and for each wait for bytes
 
-    Raises OSError where nothing listens. Threads: one. A context manager.
+    Raises OSError where nothing listens. Threads: one. `close` it.
     """
 
     def __init__(self, host: str, port: int, timeout: float) -> None:
@@ -44,15 +44,8 @@ class BrokerConnection:
         self._socket = socket.create_connection((host, port), timeout)
         self._opaque = 0
 
-    def __enter__(self) -> BrokerConnection:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Close the connection."""
         self._socket.close()
 
     def request(self, code: int, fields: Mapping[str, str] | None = None) -> Response:
@@ -123,7 +116,7 @@ def log_range_of(host: str, port: int, timeout: float) -> LogRange:
     second after its start. ReplicationError: a broker does not answer so.
     """
     try:
-        with BrokerConnection(host, port, timeout) as broker:
+        with contextlib.closing(BrokerConnection(host, port, timeout)) as broker:
             response = broker.request(GET_BROKER_RUNTIME_INFO)
     except OSError as error:
         raise ConnectionError(

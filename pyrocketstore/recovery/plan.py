@@ -139,21 +139,25 @@ class Planning:
             if at_file >= 0:
                 self._is_proven = True
                 self._queues.trust_all()
-                last, keyed_end = stop.last_record, stop.keyed_end
+                # Unless the index has all keys, no part of the log is known to have none.
+                keyed_end = stop.keyed_end if stop.has_all_keys else stop.log_end
+                last = stop.last_record
                 end = LogEnd(files, at_file, stop.log_end, last_record=last, keyed_end=keyed_end)
                 return end, stop.log_end
         durable_to = -1
         if stop is not None:
             durable_to = stop.unscanned_to if self._clean else stop.log_end
-        end = self._scan_log(first, scan_from, durable_to)
+        proven_file = self._queues.proven_file() if store.checkpoint.damage else -1
+        known = KnownLog(self._queues.named_to, durable_to, proven_file)
+        end = self._scan_log(first, scan_from, known)
         if self._clean:  # the next openings scan no other files
             return end, durable_to if end.damaged else -1
         # After a clean stop the scan begins earlier than this one, which believes the checkpoint,
         # or ends at damage that a queue lets this one pass.
-        passed = self._queues.proven_file() if end.damaged and store.checkpoint.damage else -1
+        passed = proven_file if end.damaged else -1
         return end, max(durable_to, passed, scan_from if first else -1)
 
-    def _scan_log(self, first: int, scan_from: int, durable_to: int) -> LogEnd:
+    def _scan_log(self, first: int, scan_from: int, known: KnownLog) -> LogEnd:
         """Scan the log, and compare the records with the units of the queues.
 
         The records from the sync point on are kept: hardly any before it is to be replayed.
@@ -162,8 +166,6 @@ class Planning:
         the log's. The scan is repeated when only the limit on record sizes ended it.
         """
         log, queues, index = self._log, self._queues, self._index
-        proven_file = queues.proven_file() if self._store.checkpoint.damage else -1
-        known = KnownLog(queues.named_to, durable_to, proven_file)
         keep_from = None if self._clean else index.synced_before()
         if keep_from is None and known.named_to <= scan_from:
             keep_from = scan_from  # no queue has units of it: it is dispatched
@@ -267,13 +269,12 @@ class PlanningToWrite(Planning):
             gap = end_gap(self._index, self._log, end.phy_offset)
             is_replayed = gap is None or (replay_from is not None and replay_from <= gap[0])
             return replay_from, [] if is_replayed or self._had_all_keys else None
-        keyless_from = max(scan_from, end.keys_from, end.keyed_end)
         first, keyless = first_unindexed(
             self._index,
             self._log,
             end.phy_offset,
             self._config.max_key_search_bytes,
-            keyless_from=end.phy_offset if self._is_proven else keyless_from,
+            keyless_from=max(scan_from, end.keys_from, end.keyed_end),
             dispatched_from=replay_from,
         )
         if first < 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyrocketstore.arguments.scalars import exact_int64
@@ -37,11 +38,6 @@ class Master(NamedTuple):
     port: int
     begin: str | int
     acknowledges: bool
-
-    @property
-    def broker_port(self) -> int:
-        """The port for requests: 4.9.3 listens for slaves at the port behind it."""
-        return self.port - 1
 
 
 def with_master(
@@ -87,14 +83,18 @@ def address_of(name: str, value: Any) -> tuple[str, int]:
     raise StoreFormatError(f'{name} {shown(value)}: must be "host:port" of the HA service')
 
 
+def range_of_master(host: str, port: int) -> LogRange:
+    """Return the range of a master's log; `port` is that of its HA service. The port for requests
+    is the one before. Raises OSError, ReplicationError."""
+    remoting = imported("pyrocketstore.ha.remoting")
+    found: LogRange = remoting.log_range_of(host, port - 1, REQUEST_SECONDS)
+    return found
+
+
 def make_client(env: Env, log: CopiedLog, master: Master, config: MessageStoreConfig) -> HAClient:
     """Return the thread that copies the master's log."""
-    remoting = imported("pyrocketstore.ha.remoting")
+    log_range = partial(range_of_master, master.host, master.port)
     size = config.mapped_file_size_commit_log
-
-    def log_range() -> LogRange:
-        found: LogRange = remoting.log_range_of(master.host, master.broker_port, REQUEST_SECONDS)
-        return found
 
     def begin() -> int:
         if master.begin == LAST:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -28,6 +29,28 @@ LOGBACK_NAMES = ("logback_broker.xml", "logback_namesrv.xml", "logback_tools.xml
 JVM = (*QUICK_START, "-XX:MaxDirectMemorySize=512m")
 
 Line = dict[str, Any]
+
+#: Settings of a broker with small files, and the same for a store of ours.
+SMALL_FILES: Line = {
+    "mappedFileSizeCommitLog": 1 << 16,
+    "mappedFileSizeConsumeQueue": 2000,
+    "maxHashSlotNum": 1000,
+    "maxIndexNum": 4000,
+}
+SMALL_SIZES: dict[str, Any] = {
+    "mapped_file_size_commit_log": 1 << 16,
+    "mapped_file_size_consume_queue": 2000,
+    "max_hash_slot_num": 1000,
+    "max_index_num": 4000,
+}
+
+
+def requests_of(bodies: Iterable[bytes]) -> list[Line]:
+    """Return the requests for messages with these bodies in the topic t."""
+    encoded = (base64.b64encode(body).decode() for body in bodies)
+    return [
+        {"topic": "t", "tags": "A", "keys": "k", "body": body, "properties": []} for body in encoded
+    ]
 
 
 def free_ports(count: int, gaps: Sequence[int] = (0,)) -> list[int]:

@@ -4,7 +4,6 @@ are dumped by 4.9.3's own store."""
 
 from __future__ import annotations
 
-import base64
 import signal
 import time
 from pathlib import Path
@@ -12,38 +11,16 @@ from pathlib import Path
 import pytest
 
 import pyrocketstore
-from broker import Cluster, Line
+from broker import SMALL_FILES, SMALL_SIZES, Cluster, Line, requests_of
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
-CONFIG: Line = {
-    "mappedFileSizeCommitLog": 1 << 16,
-    "mappedFileSizeConsumeQueue": 2000,
-    "maxHashSlotNum": 1000,
-    "maxIndexNum": 4000,
-}
-SETTINGS = {
-    "mapped_file_size_commit_log": 1 << 16,
-    "mapped_file_size_consume_queue": 2000,
-    "max_hash_slot_num": 1000,
-    "max_index_num": 4000,
-}
 LONGEST_S = 60.0
 COUNT = 120
 
 
-def requests_of(part: int) -> list[Line]:
-    bodies = [b"%d %d " % (part, number) + b"x" * 500 for number in range(COUNT)]
-    return [
-        {
-            "topic": "t",
-            "tags": "A",
-            "keys": "k",
-            "body": base64.b64encode(body).decode(),
-            "properties": [],
-        }
-        for body in bodies
-    ]
+def requests(part: int) -> list[Line]:
+    return requests_of(b"%d %d " % (part, number) + b"x" * 500 for number in range(COUNT))
 
 
 def wait_for_end(copy: pyrocketstore.Store, end: int) -> None:
@@ -57,7 +34,7 @@ def wait_for_end(copy: pyrocketstore.Store, end: int) -> None:
 
 
 def end_of(store: Path) -> int:
-    with pyrocketstore.open(store, read_only=True, **SETTINGS) as reader:
+    with pyrocketstore.open(store, read_only=True, **SMALL_SIZES) as reader:
         return reader.message_store.get_max_phy_offset()
 
 
@@ -72,34 +49,34 @@ def test_a_copy_of_a_broker_that_is_written_killed_and_restarted(
 ) -> None:
     master, path = tmp_path / "master", tmp_path / "copy"
     for part, ending in enumerate((signal.SIGKILL, signal.SIGTERM)):
-        with cluster.broker(master, CONFIG, ending):
-            cluster.produce(requests_of(2 * part))
+        with cluster.broker(master, SMALL_FILES, ending):
+            cluster.produce(requests(2 * part))
             with pyrocketstore.open(
-                path, follow=f"127.0.0.1:{cluster.port + 1}", **SETTINGS
+                path, follow=f"127.0.0.1:{cluster.port + 1}", **SMALL_SIZES
             ) as copy:
                 wait_for_end(copy, end_of(master))
-                cluster.produce(requests_of(2 * part + 1))
+                cluster.produce(requests(2 * part + 1))
                 wait_for_end(copy, end_of(master))
                 assert sum(copy.max_offset("t", q) for q in copy.queues("t")) == (
                     2 * COUNT * (part + 1)
                 )
                 end = copy.message_store.get_max_phy_offset()
     assert log_bytes(path, end) == log_bytes(master, end)
-    assert cluster.java.dump(path, CONFIG) == cluster.java.dump(master, CONFIG)
+    assert cluster.java.dump(path, SMALL_FILES) == cluster.java.dump(master, SMALL_FILES)
 
 
 @pytest.mark.timeout(600)
 def test_a_sync_master_counts_no_put_for_a_copy(cluster: Cluster, tmp_path: Path) -> None:
     """The connection alone lets the master wait for its time limit: docs/replication.md."""
-    config = {**CONFIG, "brokerRole": "SYNC_MASTER", "slaveTimeout": 300}
+    config = {**SMALL_FILES, "brokerRole": "SYNC_MASTER", "slaveTimeout": 300}
     with cluster.broker(tmp_path / "master", config, signal.SIGTERM):
-        alone = cluster.produce(requests_of(0)[:3])
+        alone = cluster.produce(requests(0)[:3])
         address = f"127.0.0.1:{cluster.port + 1}"
-        with pyrocketstore.open(tmp_path / "copy", follow=address, **SETTINGS) as copy:
+        with pyrocketstore.open(tmp_path / "copy", follow=address, **SMALL_SIZES) as copy:
             wait_for_end(copy, end_of(tmp_path / "master"))
-            followed = cluster.produce(requests_of(1)[:3])
+            followed = cluster.produce(requests(1)[:3])
             wait_for_end(copy, end_of(tmp_path / "master"))
-        again = cluster.produce(requests_of(2)[:3])
+        again = cluster.produce(requests(2)[:3])
     assert {line["status"] for line in alone + again} == {"SLAVE_NOT_AVAILABLE"}
     assert {line["status"] for line in followed} == {"FLUSH_SLAVE_TIMEOUT"}
 
@@ -108,17 +85,17 @@ def test_a_sync_master_counts_no_put_for_a_copy(cluster: Cluster, tmp_path: Path
 def test_a_sync_master_counts_the_acknowledgements_of_a_slave(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    config = {**CONFIG, "brokerRole": "SYNC_MASTER"}
+    config = {**SMALL_FILES, "brokerRole": "SYNC_MASTER"}
     with cluster.broker(tmp_path / "master", config, signal.SIGKILL):
         slave = {
             "broker_role": "SLAVE",
             "ha_master_address": f"127.0.0.1:{cluster.port + 1}",
             "flush_disk_type": "SYNC_FLUSH",
         }
-        with pyrocketstore.open(tmp_path / "copy", **slave, **SETTINGS) as copy:
+        with pyrocketstore.open(tmp_path / "copy", **slave, **SMALL_SIZES) as copy:
             state = copy.replication
             assert state is not None
-            first = cluster.produce(requests_of(0)[:1])  # the log of the master was empty
+            first = cluster.produce(requests(0)[:1])  # the log of the master was empty
             wait_for_end(copy, end_of(tmp_path / "master"))
-            lines = cluster.produce(requests_of(1))
+            lines = cluster.produce(requests(1))
     assert {line["status"] for line in lines} == {"SEND_OK"}, (first, lines)
